@@ -1,0 +1,66 @@
+"""Train through a pipeline that never drains, on records read in a truly random order."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.data.loader import Loader
+    from headrace.data.order import RandomOrder, SequentialOrder
+    from headrace.data.records import Records, open
+    from headrace.errors import HeadraceError
+    from headrace.pipeline.pipeline import Batch, Pipeline
+    from headrace.pipeline.strategy import FLUSH, FORECAST, PREDICT, SPECTRAIN, STASH, Strategy
+    from headrace.runs.config import Run
+    from headrace.runs.loop import train
+
+__all__ = [
+    "Batch",
+    "FLUSH",
+    "FORECAST",
+    "HeadraceError",
+    "Loader",
+    "PREDICT",
+    "Pipeline",
+    "RandomOrder",
+    "Records",
+    "Run",
+    "SPECTRAIN",
+    "STASH",
+    "SequentialOrder",
+    "Strategy",
+    "__version__",
+    "open",
+    "train",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Loads the module behind a public name when it is asked for (PEP 562): torch takes seconds."""
+    homes = {
+        "Batch": "pipeline.pipeline",
+        "FLUSH": "pipeline.strategy",
+        "FORECAST": "pipeline.strategy",
+        "HeadraceError": "errors",
+        "Loader": "data.loader",
+        "PREDICT": "pipeline.strategy",
+        "Pipeline": "pipeline.pipeline",
+        "RandomOrder": "data.order",
+        "Records": "data.records",
+        "Run": "runs.config",
+        "SPECTRAIN": "pipeline.strategy",
+        "STASH": "pipeline.strategy",
+        "SequentialOrder": "data.order",
+        "Strategy": "pipeline.strategy",
+        "open": "data.records",
+        "train": "runs.loop",
+    }
+    if name not in homes:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    home = import_module(f"headrace.{homes[name]}")
+    return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

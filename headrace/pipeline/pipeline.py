@@ -1,0 +1,299 @@
+"""headrace.Pipeline: the library's face."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from headrace.errors import ScheduleError
+from headrace.pipeline.batches import Arriving, Batch
+from headrace.pipeline.clock import looks_ahead, staleness
+from headrace.pipeline.graph import Layer, layers, require_untied
+from headrace.pipeline.mesh import Mesh
+from headrace.pipeline.partition import partition, require_cuts
+from headrace.pipeline.runtime import Interpreter, OnBatch, run_stage
+from headrace.pipeline.schedule import (
+    SCHEDULES,
+    Schedule,
+    forward_only,
+    make_schedule,
+    require_valid,
+)
+from headrace.pipeline.simulator import run_all_stages
+from headrace.pipeline.stage import Crossing, Stage
+from headrace.pipeline.strategy import FORECAST, Strategy
+from headrace.pipeline.transport import Distributed, InProcess, Transport
+from headrace.pipeline.versions import Versions
+
+__all__ = ["Batch", "Pipeline", "Summary"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an epoch of training did.
+
+    Args:
+        num_batches: updates made.
+        num_records: records trained on.
+        loss: the mean of the batches' losses, weighted by their records; None in a process without
+            the last stage.
+        seconds: wall time.
+        busy: of each stage driven here, the share of the time in which it computed.
+    """
+
+    num_batches: int
+    num_records: int
+    loss: float | None
+    seconds: float
+    busy: Mapping[int, float]
+
+
+@final
+class Pipeline:
+    """A model cut into stages, trained by one of the schedules.
+
+    Without a mesh all stages run in this process, one after another, with the same bits that as
+    many processes would give.
+
+    Args:
+        model: a chain of layers; nested ``nn.Sequential`` are flattened.
+        loss: (output, target) -> the mean loss of its records, a scalar.
+        optimizer: parameters -> a torch optimizer; called once a stage.
+        stages: n; at least 1 layer each.
+        micro_batches: m, the parts of a batch.
+        strategy: which weights each pass reads.
+        schedule: one of the strategy's schedules; None takes its first.
+        cuts: the first layer of each stage but the first; None cuts into even numbers of layers
+            (`headrace.pipeline.profile` and `partition` find the cuts that balance time).
+        segment_batches: drain after so many batches; None drains at the end of an epoch only.
+        seed: of the random numbers that layers draw.
+        threads_per_stage: torch's threads while a stage computes.
+        count: what the targets of a micro-batch weigh in the batch's loss; None counts records.
+        mesh: this process's place among the others.
+
+    Raises:
+        InputError: anything that cannot work, before anything starts.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+        *,
+        stages: int,
+        micro_batches: int,
+        strategy: Strategy = FORECAST,
+        schedule: str | None = None,
+        cuts: Sequence[int] | None = None,
+        segment_batches: int | None = None,
+        seed: int = 0,
+        threads_per_stage: int = 1,
+        count: Callable[[Any], float] | None = None,
+        mesh: Mesh | None = None,
+    ) -> None:
+        family = (schedule or strategy.schedules[0]).replace("-", "_")
+        sample = make_schedule(family, stages, micro_batches, 2 * stages + 2)
+        strategy.require_schedule(family)
+        require_valid(sample)
+        if segment_batches is not None and segment_batches < 1:
+            raise ScheduleError("segment_batches", got=segment_batches, expected="1 or more")
+        self.layers = layers(model)
+        self.cuts = tuple(cuts) if cuts is not None else partition([1.0] * len(self.layers), stages)
+        require_cuts(self.cuts, len(self.layers), stages)
+        require_untied(self.layers, self.cuts)
+        self.num_stages = stages
+        self.num_micro_batches = micro_batches
+        self.strategy = strategy
+        self._family = family
+        self._segment_batches = segment_batches
+        self._seed = seed
+        self._threads = threads_per_stage
+        self._count = count
+        self._mesh = mesh
+        self._next_batch = 0
+        here = range(stages) if mesh is None else [mesh.stage]
+        self.is_first, self.is_last = 0 in here, stages - 1 in here
+        self._interpreters = [
+            self._interpreter(k, sample, loss, optimizer, transport)
+            for k, transport in zip(here, _transports(here, mesh), strict=True)
+        ]
+
+    def _interpreter(
+        self,
+        number: int,
+        sample: Schedule,
+        loss: Callable[[Any, Any], Tensor],
+        optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+        transport: Transport,
+    ) -> Interpreter:
+        stage = Stage(
+            self.layers_of(number),
+            device=self._mesh.device if self._mesh else torch.device("cpu"),
+            seed=self._seed,
+            loss=loss if number == self.num_stages - 1 else None,
+        )
+        versions = Versions(
+            stage.modules,
+            optimizer,
+            self.strategy,
+            is_stale=any(updates for _, updates in staleness(sample, number)),
+            looks_ahead=looks_ahead(sample, self.strategy, number),
+        )
+        return Interpreter(number, self.num_stages, stage, versions, transport, self.strategy)
+
+    def layers_of(self, stage: int) -> list[Layer]:
+        """The layers of a stage."""
+        bounds = [0, *self.cuts, len(self.layers)]
+        return self.layers[bounds[stage] : bounds[stage + 1]]
+
+    def train(self, batches: Iterable[Any], on_batch: OnBatch | None = None) -> Summary:
+        """Trains on the batches and drains: one epoch.
+
+        Args:
+            batches: pairs (inputs, targets) of tensors, records along dimension 0, or ``Batch``es,
+                in which a process gives only what its stages need.
+            on_batch: called where the last stage is, after each update, with the number of the
+                batch over the whole run, its loss (a scalar tensor) and its records.
+        """
+        total = _Total(on_batch)
+        started = perf_counter()
+        busy = [i.stopwatch.busy_s() for i in self._interpreters]
+        source = iter(batches)
+        num_batches = num_records = 0
+        with self._set_threads():
+            while True:
+                arriving = self._arriving(source, self._segment_batches)
+                if next(iter(arriving), None) is None:
+                    break
+                self._run(arriving, SCHEDULES[self._family], on_batch=total)
+                num_batches += len(arriving)
+                num_records += arriving.total_records
+                self._next_batch += len(arriving)
+        seconds = perf_counter() - started
+        return Summary(
+            num_batches,
+            num_records,
+            total.mean() if self.is_last else None,
+            seconds,
+            {
+                i.number: (i.stopwatch.busy_s() - before) / seconds
+                for i, before in zip(self._interpreters, busy, strict=True)
+            },
+        )
+
+    def evaluate(
+        self, batches: Iterable[Any], metrics: Mapping[str, Callable[[Any, Any], Any]]
+    ) -> dict[str, float]:
+        """Predicts through the pipeline with the newest weights, in evaluation mode.
+
+        Args:
+            batches: as for ``train``, of any sizes.
+            metrics: name -> (output, target) -> the sum over its records.
+
+        Returns:
+            name -> mean over all records; empty in a process without the last stage.
+        """
+        sums = dict.fromkeys(metrics, 0.0)
+
+        def add(output: Crossing, target: Any) -> None:
+            value = output.tensors[0] if output.is_single else output.tensors
+            for name, metric in metrics.items():
+                sums[name] += float(metric(value, target))
+
+        with self._set_threads():
+            arriving = self._arriving(iter(batches), None)
+            self._run(arriving, forward_only, on_output=add)
+        num_records = arriving.total_records
+        if not self.is_last or not num_records:
+            return {}
+        return {name: value / num_records for name, value in sums.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights and buffers of the stages driven here, by the model's own names."""
+        return {
+            f"{layer.name}.{key}": tensor
+            for interpreter in self._interpreters
+            for layer in interpreter.stage.layers
+            for key, tensor in layer.module.state_dict().items()
+        }
+
+    def busy_s(self) -> dict[int, float]:
+        """Of each stage driven here, the seconds in which it computed so far."""
+        return {i.number: i.stopwatch.busy_s() for i in self._interpreters}
+
+    def close(self) -> None:
+        """Ends the channels to other processes; waits until they end theirs."""
+        for interpreter in self._interpreters:
+            interpreter.transport.close()
+
+    def _arriving(self, source: Iterator[Any], limit: int | None) -> Arriving:
+        return Arriving(source, self.num_micro_batches, self._next_batch, limit, self._count)
+
+    def _run(
+        self,
+        arriving: Arriving,
+        order: Any,
+        on_batch: OnBatch | None = None,
+        on_output: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        schedule = Schedule(
+            order.__name__,
+            order,
+            self.num_stages,
+            self.num_micro_batches,
+            arriving,
+            self._next_batch,
+        )
+        for interpreter in self._interpreters:
+            interpreter.begin(schedule, arriving, on_batch=on_batch, on_output=on_output)
+        try:
+            if self._mesh is None:
+                run_all_stages(self._interpreters, schedule)
+            else:
+                run_stage(self._interpreters[0], schedule)
+        except BaseException:
+            for interpreter in self._interpreters:
+                interpreter.transport.abandon()
+            raise
+
+    @contextmanager
+    def _set_threads(self) -> Iterator[None]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def _transports(here: Iterable[int], mesh: Mesh | None) -> list[Transport]:
+    if mesh is not None:
+        return [Distributed(mesh)]
+    channels: dict[tuple[int, bool], deque[tuple[int, Crossing]]] = {}
+    return [InProcess(stage, channels) for stage in here]
+
+
+class _Total:
+    """The mean loss of the batches seen, weighted by records; passes each on."""
+
+    def __init__(self, on_batch: OnBatch | None) -> None:
+        self._on_batch = on_batch
+        self._sum: Tensor | None = None
+        self._num_records = 0
+
+    def __call__(self, number: int, loss: Tensor, num_records: int) -> None:
+        weighted = loss.double() * num_records
+        self._sum = weighted if self._sum is None else self._sum + weighted
+        self._num_records += num_records
+        if self._on_batch is not None:
+            self._on_batch(number, loss, num_records)
+
+    def mean(self) -> float | None:
+        return None if self._sum is None else float(self._sum) / self._num_records

@@ -1,0 +1,290 @@
+"""Owns the weight tensors of one stage: which a pass reads, which stay alive, how they step."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from headrace.pipeline import lookahead
+from headrace.pipeline.strategy import Assumption, Latest, Strategy, weights_key
+
+__all__ = ["Versions", "Weights"]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One set of weight tensors, leaves of the graphs that are built with it.
+
+    Args:
+        key: equal keys, equal weights.
+        tensors: one for each trained parameter of the stage, in order.
+    """
+
+    key: Hashable
+    tensors: tuple[Tensor, ...]
+
+
+@final
+class Versions:
+    """The weights of one stage.
+
+    The parameters are the masters: the optimizer steps them, gradients are added up for them.
+    A forward pass runs with their slots in the modules pointing at the tensors that it reads.
+
+    - Backward reads ``Pinned()``: the graph of a forward pass holds the very tensors that it read.
+      The newest weights are read through an alias of the masters' storage; the masters move to new
+      storage at the first update that such a forward pass outlives, and only then.
+    - Backward reads ``Latest(...)``: the graph holds names of weights instead of weights, and the
+      backward pass looks them up in what is newest, or ahead, when it runs.
+
+    Args:
+        modules: the layers of the stage.
+        make_optimizer: from trained parameters to a torch optimizer; not called if there are none.
+        strategy: what the passes read.
+        is_stale: whether an update can come between a forward pass and its backward pass.
+        looks_ahead: whether any pass of this stage looks ahead.
+
+    Raises:
+        StrategyError: the strategy forecasts and the optimizer's steps have no closed form.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+        strategy: Strategy,
+        *,
+        is_stale: bool,
+        looks_ahead: bool,
+    ) -> None:
+        unique = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
+        self.parameters = tuple(unique.values())
+        self.optimizer = make_optimizer(self.parameters) if self.parameters else None
+        self.applied = 0
+        """Updates since the last drain."""
+        self._slots = list(_slots(modules, {key: place for place, key in enumerate(unique)}))
+        self._forward = strategy.forward
+        self._backward = strategy.backward
+        self._is_late = isinstance(strategy.backward, Latest) and (is_stale or looks_ahead)
+        assuming = strategy.forward.assuming if looks_ahead and self.optimizer else None
+        self._forecasts = assuming is Assumption.GIVEN_GRADIENT
+        self._records_updates = (
+            assuming is Assumption.CONSTANT_VELOCITY
+            and self.optimizer is not None
+            and not lookahead.keeps_last_update(self.optimizer)
+        )
+        if self._forecasts and self.optimizer:
+            lookahead.require_forecast(self.optimizer)
+        self._live = self._alias()
+        self._ahead: dict[Hashable, tuple[Tensor, ...]] = {}
+        self._looked_up: Sequence[Tensor] = ()
+        self._pins: Counter[Hashable] = Counter()
+        self._gradients: list[Tensor | None] = [None] * len(self.parameters)
+        self._is_owned = [False] * len(self.parameters)
+        self._share = 0.0
+        self._previous: Sequence[Tensor | None] | None = None
+        self._last_updates: Sequence[Tensor | None] = [None] * len(self.parameters)
+
+    def _alias(self) -> tuple[Tensor, ...]:
+        """Leaves that share the masters' storage but not their version counters."""
+        return tuple(p.data.requires_grad_() for p in self.parameters)
+
+    @property
+    def num_live(self) -> int:
+        """Sets of weight tensors held now, the newest included."""
+        pinned = [key for key, count in self._pins.items() if count]
+        return len({*self._ahead, *pinned, ("version", self.applied)})
+
+    # Reading
+
+    @contextmanager
+    def forward(self, batch: int, steps: int) -> Iterator[Weights]:
+        """The modules read the weights that the strategy says, ``steps`` updates ahead."""
+        weights = self._read(self._forward, batch, steps)
+        if self._is_late:
+            with self._moved(weights.tensors), self._named_weights(weights.tensors):
+                yield Weights(weights.key, self._live)
+            return
+        self._pins[weights.key] += 1
+        with self._installed(weights.tensors):
+            yield weights
+
+    @contextmanager
+    def backward(self, batch: int, steps: int, weights: Weights) -> Iterator[None]:
+        """The graph of a forward pass reads the weights that the strategy says; it is then over."""
+        if self._is_late:
+            assert isinstance(self._backward, Latest)
+            self._looked_up = self._read(self._backward, batch, steps).tensors
+            yield
+            self._looked_up = ()
+            return
+        yield
+        self._pins[weights.key] -= 1
+
+    def _read(self, read: Latest, batch: int, steps: int) -> Weights:
+        key = weights_key(read, batch, self.applied, steps)
+        if key == ("version", self.applied) or not self.parameters:
+            return Weights(key, self._live)
+        if key not in self._ahead:
+            if read.assuming is Assumption.GIVEN_GRADIENT:
+                ahead = self._forecast(steps)
+            else:
+                ahead = self._repeated(steps)
+            self._ahead[key] = tuple(tensor.requires_grad_() for tensor in ahead)
+        return Weights(key, self._ahead[key])
+
+    def _forecast(self, steps: int) -> list[Tensor]:
+        """The optimizer's own steps: the first on the gradients already in, the missing share made
+        up by the mean gradient of the batch before; each further step on that mean gradient.
+
+        Of the first batch after a drain there is none before: the gradients in stand for all.
+        """
+        assert self.optimizer is not None
+        if self._previous is None:
+            scale = 1 / self._share if self._share else 0.0
+            first = [None if g is None else g * scale for g in self._gradients]
+            further: Sequence[Tensor | None] = first
+        else:
+            missing = 1 - self._share
+            first = [
+                _sum(gradient, previous, missing)
+                for gradient, previous in zip(self._gradients, self._previous, strict=True)
+            ]
+            further = self._previous
+        return lookahead.predicted(self.optimizer, [first, *[further] * (steps - 1)])
+
+    def _repeated(self, steps: int) -> list[Tensor]:
+        """The last applied update, as often as there are steps."""
+        updates = self._last_updates
+        if not self._records_updates and self.optimizer:
+            updates = lookahead.last_update(self.optimizer) or updates
+        return lookahead.constant_velocity(self.parameters, updates, steps)
+
+    @contextmanager
+    def _installed(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """The slots of the modules point at the tensors."""
+        for holder, key, place in self._slots:
+            holder[key] = tensors[place]
+        try:
+            yield
+        finally:
+            for holder, key, place in self._slots:
+                holder[key] = self.parameters[place]
+
+    @contextmanager
+    def _moved(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """The live leaves hold the tensors' values: what a graph without weights is built from."""
+        if tensors is not self._live:
+            for leaf, tensor in zip(self._live, tensors, strict=True):
+                leaf.data = tensor.data
+        try:
+            with self._installed(self._live):
+                yield
+        finally:
+            for leaf, master in zip(self._live, self.parameters, strict=True):
+                leaf.data = master.data
+
+    def _named_weights(self, tensors: Sequence[Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
+        """Saves a weight, or a view of one, as its place, size, stride and offset."""
+        places = {t.untyped_storage().data_ptr(): place for place, t in enumerate(tensors)}
+
+        def pack(tensor: Tensor) -> Any:
+            place = places.get(tensor.untyped_storage().data_ptr())
+            if place is None:
+                return tensor
+            return place, tensor.size(), tensor.stride(), tensor.storage_offset()
+
+        def unpack(saved: Any) -> Tensor:
+            if isinstance(saved, Tensor):
+                return saved
+            place, size, stride, offset = saved
+            weight: Tensor = self._looked_up[place].detach().as_strided(size, stride, offset)
+            return weight
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+    # Stepping
+
+    def add(self, gradients: Sequence[Tensor | None], weight: float) -> None:
+        """Adds up the gradients of one micro-batch, which weighs so much in its batch.
+
+        The first sum is a new tensor: a gradient may be the very tensor of another gradient.
+        """
+        self._share += weight
+        for place, gradient in enumerate(gradients):
+            if gradient is None:
+                continue
+            total = self._gradients[place]
+            if total is None:
+                self._gradients[place] = gradient
+            elif self._is_owned[place]:
+                total.add_(gradient)
+            else:
+                self._gradients[place] = total + gradient
+                self._is_owned[place] = True
+
+    @torch.no_grad()
+    def update(self, batch: int) -> None:
+        """The optimizer steps the masters with the gradients added up since the last update."""
+        before: Sequence[Tensor] | None = None
+        if self._pins["version", self.applied] > 0:
+            before = [p.data for p in self.parameters]  # graphs in flight keep this storage
+            for parameter in self.parameters:
+                parameter.data = parameter.data.clone()
+            self._live = self._alias()
+        elif self._records_updates:
+            before = [p.data.clone() for p in self.parameters]
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+        if self.optimizer:
+            self.optimizer.step()
+        for parameter in self.parameters:
+            parameter.grad = None
+        if self._records_updates and before is not None:
+            self._last_updates = [p.data - b for p, b in zip(self.parameters, before, strict=True)]
+        if self._forecasts:
+            self._previous = self._gradients
+        self._gradients = [None] * len(self.parameters)
+        self._is_owned = [False] * len(self.parameters)
+        self._share = 0.0
+        self.applied += 1
+        # the forecast of the next batch has served: its forward passes now read what is newest
+        self._ahead = {
+            key: tensors
+            for key, tensors in self._ahead.items()
+            if isinstance(key, tuple) and key[0] == "forecast" and key[1] > batch + 1
+        }
+
+    def drain(self) -> None:
+        """Forgets all but weights and optimizer state: a segment is over."""
+        self.applied = 0
+        self._ahead.clear()
+        self._pins.clear()
+        self._previous = None
+        self._last_updates = [None] * len(self.parameters)
+
+
+def _sum(gradient: Tensor | None, previous: Tensor | None, share: float) -> Tensor | None:
+    if previous is None or share == 0:
+        return gradient
+    if gradient is None:
+        return previous * share
+    return torch.add(gradient, previous, alpha=share)
+
+
+def _slots(modules: Sequence[nn.Module], places: dict[int, int]) -> Iterator[tuple[Any, Any, int]]:
+    """(holder, key, place of the parameter) wherever a module keeps a trained parameter."""
+    for module in modules:
+        for part in module.modules():
+            for key, parameter in part._parameters.items():
+                if id(parameter) in places:
+                    yield part._parameters, key, places[id(parameter)]
+            if isinstance(part, nn.RNNBase):  # it keeps a second list of its weights
+                for number, weight in enumerate(part._flat_weights):
+                    if id(weight) in places:
+                        yield part._flat_weights, number, places[id(weight)]

@@ -1,0 +1,1 @@
+"""Complete example runs that the package ships."""

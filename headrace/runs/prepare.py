@@ -1,0 +1,131 @@
+"""What a run needs before it starts: its records and its model, all that is wrong with them at once."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from headrace.data.records import Records
+from headrace.errors import DataError, HeadraceError, InputError, ModelError, RecipeError
+from headrace.pipeline.graph import Layer, layers
+from headrace.pipeline.partition import partition, require_cuts
+from headrace.runs.config import Run
+
+__all__ = ["Prepared", "prepare"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was opened and made.
+
+    Args:
+        records: to train on.
+        evaluation: to evaluate on.
+        model: with its first weights, the same in every process of the run.
+        layers: of the model.
+    """
+
+    records: Records
+    evaluation: Records | None
+    model: nn.Sequential
+    layers: list[Layer]
+
+
+def prepare(run: Run) -> Prepared:
+    """Opens the records and makes the model.
+
+    Raises:
+        InputError: what is wrong with them; with several faults, all of them in one RecipeError.
+    """
+    faults: list[InputError] = []
+
+    def attempt(make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except InputError as fault:
+            faults.append(fault)
+            return None
+
+    records = attempt(lambda: _opened("data", run.data, run))
+    evaluate_on = run.evaluation
+    evaluation = (
+        None if evaluate_on is None else attempt(lambda: _opened("evaluation", evaluate_on, run))
+    )
+    model = attempt(lambda: _made(run))
+    chain = None if model is None else attempt(lambda: _chain(model, run))
+    if faults or records is None or model is None or chain is None:
+        raise _all_of(faults)
+    return Prepared(records, evaluation, model, chain)
+
+
+def _all_of(faults: list[InputError]) -> InputError:
+    """One error for all faults."""
+    if len(faults) == 1:
+        return faults[0]
+    listed = "\n".join(f"  - {fault}" for fault in faults)
+    return RecipeError(f"the run has {len(faults)} problems:\n{listed}")
+
+
+def _opened(role: str, opening: Callable[[], Records], run: Run) -> Records:
+    """The records of one role, with the fields that the run names, and not empty."""
+    records = _called(role, opening, DataError)
+    if not isinstance(records, Records):
+        raise DataError(
+            f"{role} of the run gave something else",
+            got=type(records).__name__,
+            expected="headrace.open(...)",
+        )
+    for use, name in (("inputs", run.inputs), ("targets", run.targets)):
+        if name not in records.fields:
+            raise DataError(
+                f"the {use} name a field that the records lack",
+                got=repr(name),
+                expected=" or ".join(map(repr, records.fields)),
+                where=f"{role} of the run",
+            )
+    if len(records) == 0:
+        raise DataError("no records", got=0, expected="at least 1", where=f"{role} of the run")
+    return records
+
+
+def _made(run: Run) -> nn.Sequential:
+    """The model with its first weights, which the seed decides."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        return _called("model", run.model, ModelError)
+
+
+def _called(role: str, make: Callable[[], T], kind: type[HeadraceError]) -> T:
+    """Calls what the user gave; what it raises becomes a fault that says where."""
+    try:
+        return make()
+    except InputError:
+        raise
+    except Exception as error:
+        where = "".join(_places(error))
+        raise kind(
+            f"{role} of the run failed", got=f"{type(error).__name__}: {error}", where=where
+        ) from error
+
+
+def _places(error: Exception) -> Iterator[str]:
+    """The file and line where an exception was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is not None:
+        yield f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+
+
+def _chain(model: nn.Sequential, run: Run) -> list[Layer]:
+    """The model's layers, enough of them."""
+    chain = layers(model)
+    if run.cuts is None:
+        partition([1.0] * len(chain), run.stages)
+    else:
+        require_cuts(run.cuts, len(chain), run.stages)
+    return chain

@@ -1,0 +1,261 @@
+"""Which weights a pass reads, told apart by changing them between the passes."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from headrace.errors import StrategyError
+from headrace.pipeline.actions import Kind
+from headrace.pipeline.clock import live_versions
+from headrace.pipeline.pipeline import Pipeline
+from headrace.pipeline.runtime import Interpreter
+from headrace.pipeline.schedule import make_schedule
+from headrace.pipeline.stage import Stage, crossing_of
+from headrace.pipeline.strategy import FORECAST, PREDICT, SPECTRAIN, STASH, Latest, Pinned, Strategy
+from headrace.pipeline.versions import Versions
+
+STALE = Strategy("STALE", ("async_1f1b",), Latest(), Latest())
+CPU = torch.device("cpu")
+
+
+def sgd(parameters):
+    """Plain SGD."""
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def make(layer, strategy):
+    """A stage of one layer and its versions, an update possible between the passes."""
+    stage = Stage([type("L", (), {"name": "0", "module": layer})()], device=CPU)
+    return stage, Versions([layer], sgd, strategy, is_stale=True, looks_ahead=False)
+
+
+def crossing(x):
+    """Inputs that want a gradient."""
+    return crossing_of(x, CPU)._replace(has_gradient=(True,))
+
+
+def passes_around_an_update(layer, strategy, x, change):
+    """Forward, an update that changes the weights, backward: gradients of input and weights."""
+    stage, versions = make(layer, strategy)
+    with versions.forward(batch=1, steps=0) as weights:
+        output = stage.forward(0, crossing(x), weights.tensors)
+    versions.add([torch.full_like(p, change) for p in versions.parameters], 1.0)
+    versions.update(batch=0)
+    with versions.backward(1, 0, weights):
+        (of_input,), of_weights = stage.backward(0, (torch.ones_like(output.tensors[0]),))
+    return output.tensors[0], of_input, of_weights
+
+
+@pytest.mark.parametrize("strategy", [STASH, STALE], ids=lambda s: s.name)
+def test_pinned_and_latest_are_told_apart(strategy):
+    """The input's gradient is that of the old weights where pinned, of the new where latest."""
+    torch.manual_seed(0)
+    layer = nn.Linear(5, 3)
+    old = layer.weight.detach().clone()
+    x = torch.randn(4, 5)
+
+    output, of_input, (of_weight, of_bias) = passes_around_an_update(layer, strategy, x, 2.0)
+
+    new = layer.weight.detach()
+    torch.testing.assert_close(new, old - 0.1 * 2.0)
+    torch.testing.assert_close(output, x @ old.T + layer.bias.detach() + 0.2)
+    read = old if strategy is STASH else new
+    assert torch.equal(of_input, torch.ones(4, 3) @ read)
+    torch.testing.assert_close(of_weight, torch.ones(4, 3).T @ x)
+    torch.testing.assert_close(of_bias, torch.full((3,), 4.0))
+
+
+@pytest.mark.parametrize(
+    "layer, shape",
+    [
+        (nn.Conv2d(2, 3, 3), (2, 2, 5, 5)),
+        (nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 4)), (3, 4)),
+        (nn.Bilinear(4, 4, 3), None),
+        (nn.LSTM(4, 3, num_layers=2), (5, 2, 4)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_pinned_gradients_are_those_of_an_untouched_copy(layer, shape):
+    """Whatever the layer saves: an update in between changes nothing for a pinned backward pass."""
+
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = layer
+
+        def forward(self, x):
+            out = self.inner(x, x) if isinstance(self.inner, nn.Bilinear) else self.inner(x)
+            return out[0] if isinstance(out, tuple) else out
+
+    torch.manual_seed(1)
+    model = Whole()
+    x = torch.randn(shape or (6, 4))
+    expected_input = x.clone().requires_grad_()
+    expected_output = model(expected_input)
+    expected_output.sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+
+    output, of_input, of_weights = passes_around_an_update(model, STASH, x, 0.5)
+
+    torch.testing.assert_close(output, expected_output.detach())
+    torch.testing.assert_close(of_input, expected_input.grad)
+    for actual, wanted in zip(of_weights, expected, strict=True):
+        torch.testing.assert_close(actual, wanted)
+
+
+def test_latest_reads_views_of_weights_from_what_is_newest():
+    """A convolution and a transposed, sliced weight: the gradient is that of the new weights."""
+
+    class Sliced(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(6, 8))
+
+        def forward(self, x):
+            return x @ self.weight[1:5, ::2].t()
+
+    torch.manual_seed(2)
+    layer = Sliced()
+    x = torch.randn(3, 4)
+
+    _, of_input, _ = passes_around_an_update(layer, STALE, x, 3.0)
+
+    assert torch.equal(of_input, torch.ones(3, 4) @ layer.weight.detach()[1:5, ::2])
+
+
+def test_latest_keeps_no_old_weights_alive():
+    """What a late backward pass will not read is freed as soon as the forward pass is done."""
+    torch.manual_seed(3)
+    layer = nn.Linear(4, 4, bias=False)
+    stage = Stage([type("L", (), {"name": "0", "module": layer})()], device=CPU)
+    momentum = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)  # noqa: E731
+    versions = Versions([layer], momentum, SPECTRAIN, is_stale=True, looks_ahead=True)
+    versions.add([torch.ones(4, 4)], 1.0)
+    versions.update(0)
+    with versions.forward(batch=3, steps=2) as weights:
+        output = stage.forward(0, crossing(torch.eye(4)), weights.tensors)
+    moved = layer.weight.detach() - 2 * 0.1
+    torch.testing.assert_close(output.tensors[0], moved.T)
+    (predicted,) = next(iter(versions._ahead.values()))
+    watch = weakref.ref(predicted)
+    del predicted
+
+    versions.add([torch.ones(4, 4)], 1.0)
+    versions.update(1)
+    gc.collect()
+
+    assert watch() is None
+    assert versions.num_live == 1
+
+
+def test_a_version_is_cloned_once_and_only_if_a_forward_outlives_it():
+    """Updates in place keep the storage; the first update under a forward in flight moves it."""
+    layer = nn.Linear(3, 3)
+    _, versions = make(layer, STASH)
+    storage = layer.weight.data_ptr()
+    versions.update(0)
+    assert layer.weight.data_ptr() == storage
+
+    with versions.forward(batch=2, steps=0) as weights:
+        pass
+    versions.update(1)
+    moved = layer.weight.data_ptr()
+    assert moved != storage
+    assert weights.tensors[0].data_ptr() == storage
+    versions.update(2)
+    assert layer.weight.data_ptr() == moved
+    with versions.backward(2, 0, weights):
+        pass
+    assert versions.num_live == 1
+
+
+@pytest.mark.parametrize("strategy", [STASH, PREDICT, FORECAST], ids=lambda s: s.name)
+@pytest.mark.parametrize("stages, micro_batches", [(2, 1), (2, 2), (4, 2), (4, 4), (4, 8)])
+def test_live_versions_are_those_that_the_clock_derives(
+    strategy, stages, micro_batches, monkeypatch
+):
+    """The most sets of weights held, counted while training, equals what is planned for."""
+    most = [0] * stages
+    execute = Interpreter.execute
+
+    def counted(self, action):
+        execute(self, action)
+        if action.kind in (Kind.FORWARD, Kind.UPDATE):
+            most[self.number] = max(most[self.number], self.versions.num_live)
+
+    monkeypatch.setattr(Interpreter, "execute", counted)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(stages)))
+    pipeline = Pipeline(
+        model,
+        nn.functional.mse_loss,
+        lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+        stages=stages,
+        micro_batches=micro_batches,
+        strategy=strategy,
+    )
+    pipeline.train([(torch.randn(8, 4), torch.randn(8, 4)) for _ in range(10)])
+
+    schedule = make_schedule("async_1f1b", stages, micro_batches, 10)
+    assert most == [live_versions(schedule, strategy, k) for k in range(stages)]
+
+
+def test_shared_gradients_are_not_added_twice():
+    """Two parameters may get the very same tensor as their gradient."""
+    _, versions = make(nn.Linear(2, 2), STASH)
+    shared = torch.ones(2, 2)
+    versions.add([shared, shared[0]], 0.5)
+    versions.add([shared, shared[0]], 0.5)
+    versions.add([shared, None], 0.5)
+
+    assert torch.equal(shared, torch.ones(2, 2))
+    assert torch.equal(versions._gradients[0], torch.full((2, 2), 3.0))
+    assert torch.equal(versions._gradients[1], torch.full((2,), 2.0))
+
+
+def test_frozen_parameters_and_empty_stages_take_part():
+    """A stage of frozen or no parameters trains around; frozen weights stay as they are."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[2].requires_grad_(False)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    pipeline = Pipeline(
+        model, nn.functional.mse_loss, sgd, stages=4, micro_batches=4, strategy=FORECAST
+    )
+    pipeline.train([(torch.randn(8, 4), torch.randn(8, 4)) for _ in range(6)])
+
+    changed = {key for key, value in model.state_dict().items() if not value.equal(before[key])}
+    assert changed == {"0.weight", "0.bias", "3.weight", "3.bias"}
+
+
+def test_a_forecast_needs_an_optimizer_with_a_closed_form():
+    """Another optimizer is refused by name before anything starts; PREDICT takes it."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+    def build(strategy):
+        return Pipeline(
+            model,
+            nn.functional.mse_loss,
+            torch.optim.RMSprop,
+            stages=2,
+            micro_batches=2,
+            strategy=strategy,
+        )
+
+    with pytest.raises(StrategyError, match=r"no closed form .* got torch\.optim.*RMSprop"):
+        build(FORECAST)
+    build(PREDICT).train([(torch.randn(4, 2), torch.randn(4, 2)) for _ in range(3)])
+
+
+def test_pinned_is_a_strategy_of_ones_own():
+    """Users' own strategies are values: double look-ahead with stashed backward passes trains."""
+    own = Strategy("OWN", ("async_1f1b",), SPECTRAIN.forward, Pinned())
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    pipeline = Pipeline(model, nn.functional.mse_loss, sgd, stages=3, micro_batches=1, strategy=own)
+    summary = pipeline.train([(torch.randn(8, 4), torch.randn(8, 4)) for _ in range(10)])
+
+    assert summary.num_batches == 10
+    assert summary.loss is not None and summary.loss > 0
