@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.errors import ScheduleError
 
-__all__ = ["Action", "Kind", "Timed", "staircase", "timeline"]
+__all__ = ["Action", "Kind", "Timed", "staircase", "timeline", "unit_duration"]
 
 
 class Kind(StrEnum):

@@ -1,4 +1,4 @@
-"""headrace.Pipeline: the library's face."""
+"""The library's face of a pipeline: headrace.Pipeline."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

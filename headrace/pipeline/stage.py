@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headrace.errors import HeadraceError, ModelError, StageError
 from headrace.pipeline.graph import Layer
 
-__all__ = ["Crossing", "Stage", "layer_seed"]
+__all__ = ["Crossing", "Stage", "crossing_of", "layer_seed"]
 
 
 class Crossing(NamedTuple):

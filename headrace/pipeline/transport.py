@@ -15,7 +15,7 @@ from headrace.errors import ModelError, PeerLostError, RunError
 from headrace.pipeline.mesh import Mesh
 from headrace.pipeline.stage import Crossing
 
-__all__ = ["Distributed", "InProcess", "Link", "Transport"]
+__all__ = ["Distributed", "InProcess", "Link", "Transport", "decode", "encode", "span"]
 
 MAX_TENSORS = 16
 MAX_DIMENSIONS = 8

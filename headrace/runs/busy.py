@@ -44,21 +44,6 @@ class BusyBoard:
                 shares |= {int(k): share for k, share in told.items() if int(k) not in shares}
         return dict(sorted(shares.items()))
 
-    def final(self, epoch: int, own: Mapping[int, float]) -> dict[int, float]:
-        """The shares of a whole epoch: tells this process's, and reads all where the last stage is.
-
-        Args:
-            epoch: which.
-            own: those of this process's stages.
-        """
-        if self._mesh is None:
-            return dict(own)
-        self._mesh.publish(f"busy/{epoch}/{self._mesh.stage}", own)
-        if self._mesh.stage < self._mesh.num_stages - 1:
-            return dict(own)
-        told = [self._mesh.read(f"busy/{epoch}/{stage}") for stage in range(self._mesh.num_stages)]
-        return {int(stage): share for shares in told for stage, share in shares.items()}
-
     def _own(self) -> dict[int, float]:
         seconds = max(time.perf_counter() - self._start, 1e-9)
         return {k: (busy - self._before[k]) / seconds for k, busy in self._busy_s().items()}

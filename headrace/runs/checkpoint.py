@@ -78,5 +78,5 @@ def load_model(folder: Path | str) -> dict[str, torch.Tensor]:
             where=folder,
             remedy="they are written when the run ends",
         ) from error
-    except (json.JSONDecodeError, KeyError, SafetensorError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, SafetensorError) as error:
         raise DataError("damaged weights", got=f"{error!r}", where=folder) from error

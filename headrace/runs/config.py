@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
     from headrace.data.records import Records
 
 __all__ = ["Run", "describe", "identity"]
+
+RESULTS = (
+    "kind",
+    "epoch",
+    "epochs",
+    "batches",
+    "records",
+    "loss",
+    "seconds",
+    "samples_per_s",
+    "busy",
+    "bytes_read",
+)
+"""The names of a run's results, which no metric may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +122,34 @@ def _wrong_types(run: Run) -> list[str]:
     for name in ("count", "evaluation"):
         if getattr(run, name) is not None and not callable(getattr(run, name)):
             problems.append(f"{name}: got {getattr(run, name)!r}, expected a callable or None")
+    for name in ("inputs", "targets"):
+        if not isinstance(getattr(run, name), str):
+            problems.append(f"{name}: got {getattr(run, name)!r}, expected the name of a field")
     if not isinstance(run.strategy, Strategy):
         problems.append(f"strategy: got {run.strategy!r}, expected a headrace.Strategy")
-    if run.evaluation is not None and not run.metrics:
-        problems.append("metrics: got none, expected at least one to evaluate by")
-    return problems
+    if run.order is not None and not hasattr(run.order, "indices"):
+        problems.append(f"order: got {run.order!r}, expected a headrace.RandomOrder or the like")
+    if run.cuts is not None and not _are_whole(run.cuts):
+        problems.append(f"cuts: got {run.cuts!r}, expected a tuple such as (3, 6), or None")
+    return problems + _wrong_metrics(run)
+
+
+def _are_whole(cuts: object) -> bool:
+    return isinstance(cuts, tuple) and all(type(cut) is int for cut in cuts)
+
+
+def _wrong_metrics(run: Run) -> list[str]:
+    """Metrics that cannot be called, or whose names mean something else."""
+    metrics: object = run.metrics
+    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
+        return [f"metrics: got {metrics!r}, expected names -> callables"]
+    if run.evaluation is not None and not metrics:
+        return ["metrics: got none, expected at least one to evaluate by"]
+    taken = [name for name in metrics if name in RESULTS]
+    return [
+        f"metrics: got the name {name!r}, which the results have already; choose another"
+        for name in taken
+    ]
 
 
 def _wrong_numbers(run: Run) -> list[str]:
@@ -170,11 +208,12 @@ def identity(run: Run, records: "Records", recipe: Path | None = None) -> dict[s
     Callables stand by reference (module and name), a recipe's file by its hash, records by their
     fingerprint. The same processor is taken for granted.
     """
-    order = run.order_of_records
     return {
         "headrace": metadata.version("headrace"),
         "torch": metadata.version("torch"),
-        "recipe_sha256": None if recipe is None else hashlib.sha256(recipe.read_bytes()).hexdigest(),
+        "recipe_sha256": None
+        if recipe is None
+        else hashlib.sha256(recipe.read_bytes()).hexdigest(),
         "model": describe(run.model),
         "loss": describe(run.loss),
         "count": None if run.count is None else describe(run.count),
@@ -182,7 +221,7 @@ def identity(run: Run, records: "Records", recipe: Path | None = None) -> dict[s
         "data": {"records": len(records), "fingerprint": records.fingerprint},
         "inputs": run.inputs,
         "targets": run.targets,
-        "order": {"name": type(order).__name__, "version": order.version, "value": repr(order)},
+        "order": dict(run.order_of_records.identity),
         "seed": run.seed,
         "batch_size": run.batch_size,
         "micro_batches": run.micro_batches,
@@ -204,9 +243,16 @@ def describe(function: object) -> str:
     'builtins:sorted(reverse=True)'
     """
     if isinstance(function, functools.partial):
-        bound = [repr(value) for value in function.args]
-        bound += [f"{name}={value!r}" for name, value in function.keywords.items()]
+        bound = [_bound(value) for value in function.args]
+        bound += [f"{name}={_bound(value)}" for name, value in function.keywords.items()]
         return f"{describe(function.func)}({', '.join(bound)})"
     if inspect.isroutine(function) or inspect.isclass(function):
         return f"{function.__module__}:{function.__qualname__}"
     return f"{type(function).__module__}:{type(function).__qualname__}"
+
+
+def _bound(value: object) -> str:
+    """A bound argument, the same in every process: without addresses in memory."""
+    if isinstance(value, functools.partial) or inspect.isroutine(value) or inspect.isclass(value):
+        return describe(value)
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

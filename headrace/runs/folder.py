@@ -41,9 +41,8 @@ def claim(folder: Path, identity: Mapping[str, object]) -> Claim:
     differences = _differences(stored if isinstance(stored, dict) else {}, identity)
     if differences:
         raise RecipeError(
-            f"the folder holds a different run:\n{differences}\n",
-            where=folder,
-            remedy="choose another --out, or remove the folder",
+            f"{folder} holds a different run; choose another --out, or remove the folder:\n"
+            + differences
         )
     cuts = config.get("cuts")
     return Claim(
@@ -63,9 +62,16 @@ def _differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> 
 
 
 def _read(path: Path) -> dict[str, object] | None:
-    """A JSON object of ours."""
+    """A JSON object of ours; None where there is no such file."""
     try:
         value = read_json(path)
+    except OSError as error:
+        raise RecipeError(
+            "the run's folder cannot be read",
+            got=error.strerror,
+            where=path.parent,
+            remedy="choose another --out",
+        ) from error
     except json.JSONDecodeError as error:
         raise RecipeError(
             "not a run's folder: a file is not JSON", got=error, where=path
@@ -82,16 +88,28 @@ def write_config(
     recipe: Path | None,
     placement: Mapping[str, object],
 ) -> None:
-    """Makes the folder this run's, and takes away what an unfinished run left."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for left in (*folder.glob("model*.safetensors*"), *folder.glob("error-*.txt")):
-        left.unlink()
+    """Makes the folder this run's, and takes away what an unfinished run left.
+
+    Raises:
+        RecipeError: nothing can be written there.
+    """
     config = {
         "identity": identity,
         "recipe": None if recipe is None else str(recipe.resolve()),
         **placement,
     }
-    write_json(folder / "config.json", config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in (*folder.glob("model*.safetensors*"), *folder.glob("error-*.txt")):
+            left.unlink()
+        write_json(folder / "config.json", config)
+    except OSError as error:
+        raise RecipeError(
+            "the run's folder cannot be written",
+            got=error.strerror,
+            where=folder,
+            remedy="choose another --out",
+        ) from error
 
 
 def write_results(folder: Path, results: Mapping[str, object]) -> None:

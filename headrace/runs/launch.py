@@ -8,6 +8,7 @@ reported, the launcher shows the cause and not what followed from it.
 
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -38,8 +39,9 @@ LAUNCHER = "HEADRACE_LAUNCHER"
 """Names the process that started this one, in the environment of the processes started here."""
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-WAIT_FOR_CAUSE_S = 2.0
-"""A process whose peer is gone lets the peer's own error be seen first."""
+WAIT_FOR_CAUSE_S = 7.0
+"""A process whose peer is gone lets the peer's own error be seen first: the peer may wait for its
+channels twice 3 s before it reports. The launcher, which then ends all, does not wait."""
 WAIT_FOR_CLOSING_S = 3.0
 """A process that has failed may close its files and channels for so long."""
 
@@ -79,7 +81,9 @@ def reporting(folder: Path | None = None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if ERROR_FILE in os.environ and not Path(os.environ[ERROR_FILE]).exists():
+        if isinstance(error, SystemExit):
+            pass  # an end, not an error: help, or what the command line has said already
+        elif ERROR_FILE in os.environ and not Path(os.environ[ERROR_FILE]).exists():
             _report(error, folder)
             if isinstance(error, PeerLostError):
                 time.sleep(WAIT_FOR_CAUSE_S)
@@ -101,11 +105,13 @@ def _report(error: BaseException, folder: Path | None) -> None:
     if folder is not None and isinstance(error, Exception):
         _note_traceback(error, folder, int(os.environ.get("RANK", "0")))
     is_ours = isinstance(error, HeadraceError)
-    text = str(error) if is_ours else f"{type(error).__name__}: {error}"
+    text = str(error) if is_ours else f"{type(error).__name__}: {error}".removesuffix(": ")
+    # torchrun knows whole seconds, and calls the first the cause
+    seconds = math.ceil(time.time()) if isinstance(error, PeerLostError) else int(time.time())
     report = {
         "message": {
             "message": text,
-            "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))},
+            "extraInfo": {"py_callstack": text, "timestamp": str(seconds)},
         },
         "kind": type(error).__name__ if is_ours else "LaunchError",
         "is_ours": is_ours,

@@ -2,16 +2,18 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.progress import Progress
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Meter", "read_metrics"]
+    from headrace.pipeline.pipeline import Summary
+
+__all__ = ["Meter", "overall", "read_metrics"]
 
 Shares = Mapping[int, float]
 """stage -> the share of time that it was busy, 0 to 1."""
@@ -21,8 +23,9 @@ class Meter:
     """Writes a line for each batch and each epoch, and tells the progress twice a second.
 
     Lines are JSON objects with a member `kind`: "batch" (epoch, batch, loss, records, seconds since
-    the epoch's start) or "epoch" (epoch, batches, records, loss, seconds, samples_per_s, busy, and
-    the evaluation's metrics). Batches are counted over the whole run, epochs from 1.
+    the epoch's start) or "epoch" (epoch, batches, records, loss, seconds, samples_per_s, busy and
+    bytes_read by stage, and the evaluation's metrics). Batches are counted from 0 over the whole
+    run, epochs from 1.
 
     Args:
         path: the file; what it held is gone.
@@ -83,18 +86,41 @@ class Meter:
         """Writes the waiting lines; returns the mean loss of their records."""
         total = weight = 0.0
         for line in self._waiting:
-            loss, records = float(line["loss"]), int(line["records"])  # type: ignore[call-overload]
+            loss, records = float(line["loss"]), int(line["records"])  # type: ignore[arg-type,call-overload]
             total, weight = total + loss * records, weight + records
             self._file.write(json.dumps({**line, "loss": loss}) + "\n")
         self._file.flush()
         self._waiting.clear()
         return total / weight if weight else None
 
-    def end_epoch(self, facts: Mapping[str, object]) -> None:
-        """Writes the epoch's line."""
+    def end_epoch(
+        self,
+        summary: "Summary",
+        stages: Mapping[int, tuple[float, int]],
+        figures: Mapping[str, float],
+    ) -> dict[str, Any]:
+        """Writes the epoch's line, and returns it.
+
+        Args:
+            summary: of the epoch.
+            stages: stage -> share of busy time, bytes read.
+            figures: the evaluation's metrics.
+        """
         self._flush()
-        self._file.write(json.dumps({"kind": "epoch", "epoch": self._epoch, **facts}) + "\n")
+        line = {
+            "epoch": self._epoch,
+            "batches": summary.num_batches,
+            "records": summary.num_records,
+            "loss": summary.loss,
+            "seconds": round(summary.seconds, 6),
+            "samples_per_s": round(summary.num_records / summary.seconds, 2),
+            "busy": {str(stage): round(busy, 4) for stage, (busy, _) in stages.items()},
+            "bytes_read": {str(stage): num_bytes for stage, (_, num_bytes) in stages.items()},
+            **figures,
+        }
+        self._file.write(json.dumps({"kind": "epoch", **line}) + "\n")
         self._file.flush()
+        return line
 
     def close(self) -> None:
         """Writes what waits and closes the file."""
@@ -102,7 +128,26 @@ class Meter:
         self._file.close()
 
 
-def read_metrics(folder: Path, kind: str) -> list[dict[str, object]]:
+def overall(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The results of a run from the lines of its epochs.
+
+    Sums over the run of what can be summed; of the last epoch the loss, busy and the metrics.
+    """
+    last = lines[-1]
+    sums = {name: sum(line[name] for line in lines) for name in ("batches", "records", "seconds")}
+    return {
+        "epochs": len(lines),
+        **{name: value for name, value in last.items() if name != "epoch"},
+        **sums,
+        "seconds": round(sums["seconds"], 6),
+        "samples_per_s": round(sums["records"] / sums["seconds"], 2),
+        "bytes_read": {
+            stage: sum(line["bytes_read"][stage] for line in lines) for stage in last["bytes_read"]
+        },
+    }
+
+
+def read_metrics(folder: Path, kind: str) -> list[dict[str, Any]]:
     """The lines of one kind ("batch" or "epoch") in a run's folder, in order."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, lines) if line["kind"] == kind]

@@ -1,6 +1,7 @@
-"""What a run needs before it starts: its records and its model, all that is wrong with them at once."""
+"""What a run needs before it starts: its records and its model, with all their faults at once."""
 
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,7 +10,7 @@ from torch import nn
 
 from headrace.data.records import Records
 from headrace.errors import DataError, HeadraceError, InputError, ModelError, RecipeError
-from headrace.pipeline.graph import Layer, layers
+from headrace.pipeline.graph import Layer, layers, require_untied
 from headrace.pipeline.partition import partition, require_cuts
 from headrace.runs.config import Run
 
@@ -89,6 +90,14 @@ def _opened(role: str, opening: Callable[[], Records], run: Run) -> Records:
             )
     if len(records) == 0:
         raise DataError("no records", got=0, expected="at least 1", where=f"{role} of the run")
+    if role == "data" and run.drop_last and len(records) < run.batch_size:
+        raise DataError(
+            "no full batch, and drop_last leaves out one that is not full",
+            got=f"{len(records)} records",
+            expected=f"at least batch_size = {run.batch_size}",
+            where=f"{role} of the run",
+            remedy="lower batch_size, or drop_last=False",
+        )
     return records
 
 
@@ -106,26 +115,19 @@ def _called(role: str, make: Callable[[], T], kind: type[HeadraceError]) -> T:
     except InputError:
         raise
     except Exception as error:
-        where = "".join(_places(error))
+        raised = traceback.extract_tb(error.__traceback__)[-1]
         raise kind(
-            f"{role} of the run failed", got=f"{type(error).__name__}: {error}", where=where
+            f"{role} of the run failed",
+            got=f"{type(error).__name__}: {error}".removesuffix(": "),
+            where=f"{raised.filename}, line {raised.lineno}",
         ) from error
 
 
-def _places(error: Exception) -> Iterator[str]:
-    """The file and line where an exception was raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is not None:
-        yield f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
-
-
 def _chain(model: nn.Sequential, run: Run) -> list[Layer]:
-    """The model's layers, enough of them."""
+    """The model's layers, enough of them; where the cuts are known, none in two stages."""
     chain = layers(model)
     if run.cuts is None:
         partition([1.0] * len(chain), run.stages)
     else:
-        require_cuts(run.cuts, len(chain), run.stages)
+        require_untied(chain, require_cuts(run.cuts, len(chain), run.stages))
     return chain

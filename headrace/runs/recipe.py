@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 from headrace.errors import HeadraceError, RecipeError
-from headrace.pipeline.strategy import STRATEGIES, Strategy
+from headrace.pipeline.strategy import FORECAST, STRATEGIES, Strategy
 from headrace.runs.config import Run
 
-__all__ = ["find_recipe", "find_strategy", "load_recipe", "recipe_names"]
+__all__ = ["find_recipe", "find_strategy", "load_recipe", "recipe_names", "strategy_of"]
 
 
 def recipe_names() -> list[str]:
@@ -60,6 +60,12 @@ def find_strategy(name: str) -> Strategy:
     return STRATEGIES[key]
 
 
+def strategy_of(schedule: str) -> Strategy:
+    """The strategy that a schedule is drawn with where none is named: the default one if it may."""
+    fitting = [s for s in STRATEGIES.values() if schedule in s.schedules]
+    return FORECAST if FORECAST in fitting else fitting[0]
+
+
 def _did_you_mean(name: str, known: list[str]) -> str | None:
     """The closest of the known names, as a question."""
     close = difflib.get_close_matches(name, known, n=1)
@@ -70,9 +76,11 @@ def _imported_strategy(reference: str) -> Strategy:
     module, _, name = reference.partition(":")
     try:
         strategy = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         raise RecipeError(
-            "a strategy that cannot be imported", got=f"{reference} ({error})", where="--strategy"
+            "a strategy that cannot be imported",
+            got=f"{reference} ({type(error).__name__}: {error})",
+            where="--strategy",
         ) from error
     if not isinstance(strategy, Strategy):
         raise RecipeError(
@@ -104,9 +112,7 @@ def load_recipe(path: Path) -> Run:
         )
     try:
         value = run()
-    except HeadraceError as error:
-        raise type(error)(f"{error}; in run() of {path}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(path, "run() of the recipe failed", error) from error
     if not isinstance(value, Run):
         raise RecipeError(
@@ -128,18 +134,23 @@ def _imported(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(path, "the recipe failed while it was loaded", error) from error
     return module
 
 
-def _failed(path: Path, what: str, error: Exception) -> RecipeError:
-    """What went wrong in the user's file, with the line of it."""
+def _failed(path: Path, what: str, error: BaseException) -> HeadraceError:
+    """What went wrong in the user's file, with the line of it; our own errors keep their kind."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename) == path
+        if Path(frame.filename) == path.resolve() or Path(frame.filename) == path.absolute()
     ]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-    where = path if line is None else f"{path}, line {line}"
-    return RecipeError(what, got=f"{type(error).__name__}: {error}", where=where)
+    got = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if isinstance(error, SyntaxError):  # has a place of its own, which may be in another file
+        got = f"{type(error).__name__}: {error.msg}"
+        path, lines = Path(error.filename or path), [error.lineno]
+    where = f"{path}, line {lines[-1]}" if lines and lines[-1] else path
+    if isinstance(error, HeadraceError):
+        return type(error)(str(error), where=where)
+    return RecipeError(what, got=got, where=where)

@@ -13,15 +13,18 @@ PACKAGE = Path(__file__).parents[2] / "headrace"
 # A module imports only from the rows above its own in this table (the lower layers). A package that
 # stands as one name is one unit. docs/architecture.md shows the same rows.
 ROWS = (
-    "errors progress shares",
-    "pipeline.actions",
-    "data.index data.formats data.order data.plan data.uring data.threads"
-    " pipeline.graph pipeline.partition pipeline.schedule pipeline.strategy",
+    "errors progress shares runs.files data.memory data.request",
+    "pipeline.actions data.plan data.uring data.threads data.files data.buffers",
+    "data.index data.formats data.order data.engine data.read"
+    " pipeline.graph pipeline.partition pipeline.schedule pipeline.strategy pipeline.batches"
+    " pipeline.stopwatch",
     "data.records data.reader data.collate pipeline.clock pipeline.profile pipeline.lookahead",
-    "data.loader pipeline.mesh pipeline.versions pipeline.stage pipeline.transport runs.config",
+    "data.prefetch pipeline.mesh pipeline.versions pipeline.stage runs.config",
+    "data.loader pipeline.transport",
     "linear data.pack data.adapters pipeline.runtime runs.checkpoint runs.recipe",
     "pipeline.simulator",
-    "pipeline.pipeline runs.metrics runs.launch runs.folder runs.placement",
+    "pipeline.pipeline runs.metrics runs.launch runs.folder runs.prepare runs.busy runs.gather",
+    "runs.placement runs.feed",
     "runs.loop runs.planner",
     "recipes report plots",
     "cli",
@@ -33,13 +36,13 @@ ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names.split()}
 NO_TORCH = (
     "errors progress shares pipeline.actions pipeline.partition pipeline.schedule"
     " pipeline.strategy pipeline.clock data.formats data.index data.order data.plan data.records"
-    " data.reader data.uring data.threads"
+    " data.reader data.uring data.threads data.engine data.read data.request data.files"
+    " data.buffers data.memory"
 ).split()
 ONLY_IN = {
     "torch.distributed": "pipeline.mesh pipeline.transport runs.launch".split(),
     "typer": ["cli"],
     "rich": ["cli"],
-    "plotext": ["cli"],
     "matplotlib": ["plots"],
     "numba": ["linear"],
 }

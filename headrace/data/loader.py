@@ -1,0 +1,321 @@
+"""Batches of records in an order, read in the background, exactly resumable."""
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.data.order import LARGEST_ARRAY, Order, RandomOrder
+from headrace.data.prefetch import Batch, Prefetch, Reading
+from headrace.data.reader import EngineName
+from headrace.data.records import Records
+from headrace.errors import DataError, RunError
+from headrace.shares import replica_rows
+
+__all__ = ["Loader"]
+
+STATE_VERSION = 1
+
+
+@final
+class Loader:
+    """Iterates over the batches of an epoch; the next iteration is the next epoch.
+
+    A thread reads ahead from the start of an iteration to its end. Each iteration gives what is
+    left of the current epoch, so one that was broken off goes on where it stopped, here or in
+    another process that loads the state. To stop early, just stop: the reads end with the iterator.
+
+    Args:
+        records: what to read, from ``headrace.open``.
+        batch_size: records of a global batch, over all replicas.
+        order: which record comes when.
+        fields: names of those to read; None is all, () reads nothing and gives empty batches.
+        drop_last: leave out an epoch's last batch if it is not full.
+        num_micro_batches: pieces that a batch is cut into; matters only for what a replica takes.
+        replica: the number of this replica, counted from 0.
+        num_replicas: R; replica r gets the rows of the micro-batches r, r + R, ... of each batch.
+        engine: "uring", "threads" or "auto"; see Reader.
+        direct: reads past the page cache: True, False, or None to decide by size; see Reader.
+        batches_ahead: batches that are read or wait ahead of the one in use, at most.
+        tensors: torch tensors instead of NumPy arrays.
+        pin_memory: tensors in pinned memory, for copies to a CUDA device that overlap computing.
+
+    Raises:
+        DataError: an argument is out of range, or names a field that the records lack.
+
+    Example::
+
+        records = headrace.open({"image": "train-images", "label": "train-labels"})
+        loader = headrace.Loader(records, batch_size=256)
+        for epoch in range(loader.epoch, 10):
+            for batch in loader:
+                batch["image"], batch["label"]  # uint8[256, 28, 28], uint8[256]
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        batch_size: int,
+        *,
+        order: Order | None = None,
+        fields: Sequence[str] | None = None,
+        drop_last: bool = False,
+        num_micro_batches: int = 1,
+        replica: int = 0,
+        num_replicas: int = 1,
+        engine: EngineName = "auto",
+        direct: bool | None = None,
+        batches_ahead: int = 4,
+        tensors: bool = False,
+        pin_memory: bool = False,
+    ) -> None:
+        _require_whole("batch_size", batch_size, 1)
+        _require_whole("num_micro_batches", num_micro_batches, 1, batch_size)
+        _require_whole("num_replicas", num_replicas, 1)
+        _require_whole("replica", replica, 0, num_replicas - 1)
+        _require_whole("batches_ahead", batches_ahead, 1)
+        if engine not in ("auto", "uring", "threads"):
+            raise DataError("unknown engine", got=repr(engine), expected="auto, uring or threads")
+        if pin_memory and not tensors:
+            raise DataError("pin_memory is for tensors", remedy="set tensors=True too")
+        self.records = records
+        self.batch_size = batch_size
+        self.order: Order = RandomOrder() if order is None else order
+        self._share = _Share(num_micro_batches, replica, num_replicas)
+        self._reading = Reading(
+            fields=_checked_fields(records, fields),
+            engine=engine,
+            direct=direct,
+            batches_ahead=batches_ahead,
+            tensors=tensors,
+            pin_memory=pin_memory,
+        )
+        num_records = len(records)
+        self._end = num_records - num_records % batch_size if drop_last else num_records
+        self._epoch = 0
+        self._position = 0
+        self._iteration = 0
+        self._prefetch: Prefetch | None = None
+        self._reading_start = 0
+        self._bytes_before = 0
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, counted from 0; the next one once an iteration has come to its end."""
+        return self._epoch
+
+    @property
+    def position(self) -> int:
+        """Records of the current epoch in the batches delivered so far, over all replicas."""
+        return self._position
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes asked of the system so far, those read ahead included."""
+        return self._bytes_before + (self._prefetch.bytes_read if self._prefetch else 0)
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return -(-self._end // self.batch_size)
+
+    def batch_sizes(self) -> Iterator[int]:
+        """Records of each global batch that is left in the current epoch."""
+        for start in range(self._position, self._end, self.batch_size):
+            yield min(self.batch_size, self._end - start)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """What is left of the current epoch: dicts of field -> array or tensor, one row a record.
+
+        An earlier iteration that has not come to its end is over with this.
+        """
+        self._end_iteration()
+        return _Iteration(self, self._iteration)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next batch begins, as a few values that JSON can hold. Exact at any batch."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": self._epoch,
+            "position": self._position,
+            "num_records": len(self.records),
+            "fingerprint": self.records.fingerprint,
+            "order": dict(self.order.identity),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where another loader was; the batch size and the replicas may differ.
+
+        Raises:
+            DataError: the state is of other records, of another order, or no state of a loader.
+        """
+        here = self.state_dict()
+        missing = [name for name in here if name not in state]
+        if missing:
+            raise DataError(
+                "not the state of a loader",
+                got=f"keys {', '.join(map(str, state))}",
+                expected=", ".join(here),
+            )
+        for name in ("version", "num_records", "fingerprint", "order"):
+            if state[name] != here[name]:
+                raise DataError(
+                    f"the state is of a loader of another {name.replace('_', ' ')}",
+                    got=state[name],
+                    expected=here[name],
+                    remedy="open the same records, with the same order",
+                )
+        _require_whole("epoch of the state", state["epoch"], 0)
+        _require_whole("position of the state", state["position"], 0, len(self.records))
+        self._end_iteration()
+        self._epoch, self._position = state["epoch"], state["position"]
+
+    def close(self) -> None:
+        """Ends the background reading; the position stays."""
+        self._end_iteration()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _end_iteration(self) -> None:
+        """Whatever iteration there was is over; the one that begins now has another number."""
+        self._iteration += 1
+        self._end_reading()
+
+    def _end_reading(self) -> None:
+        if self._prefetch is not None:
+            self._prefetch.close()
+            self._bytes_before += self._prefetch.bytes_read
+            self._prefetch = None
+
+    @property
+    def _number_in_reading(self) -> int:
+        """The number of the next batch among those of the background reading."""
+        return (self._position - self._reading_start) // self.batch_size
+
+    def _start_reading(self, iteration: "_Iteration") -> Prefetch:
+        """Reads what is left of the epoch ahead of time, for as long as the iteration lives."""
+        self._end_reading()
+        batches = _batches(
+            self.order,
+            len(self.records),
+            self._epoch,
+            range(self._position, self._end, self.batch_size),
+            self._end,
+            self._share,
+        )
+        self._reading_start = self._position
+        self._prefetch = Prefetch(self.records, batches, self._reading)
+        weakref.finalize(iteration, self._prefetch.close)
+        return self._prefetch
+
+
+@final
+class _Iteration:
+    """One pass over what is left of an epoch; when it is dropped, its background reading ends."""
+
+    def __init__(self, loader: Loader, number: int) -> None:
+        self._loader = loader
+        self._number = number
+        self._is_over = False
+        self._prefetch = loader._start_reading(self) if loader._reading.fields else None
+
+    def __iter__(self) -> "_Iteration":
+        return self
+
+    def __next__(self) -> Batch:
+        loader = self._loader
+        if self._is_over:
+            raise StopIteration
+        if loader._iteration != self._number:
+            raise RunError(
+                "this iteration is over",
+                got="another iteration, a new state or close() since it began",
+                remedy="iterate over the loader again",
+            )
+        size = min(loader.batch_size, loader._end - loader._position)
+        if size <= 0:
+            loader._epoch, loader._position = loader._epoch + 1, 0
+            self._is_over = True
+            loader._end_reading()
+            raise StopIteration
+        batch = {} if self._prefetch is None else self._take()
+        loader._position += size
+        return batch
+
+    def _take(self) -> Batch:
+        """The batch at the loader's position."""
+        while True:
+            assert self._prefetch is not None
+            if not self._prefetch.is_usable:  # forked, or interrupted while it was replaced
+                self._prefetch = self._loader._start_reading(self)
+            try:
+                batch = self._prefetch.take(self._loader._number_in_reading)
+            except Exception:
+                self._is_over = True  # another iteration tries again from here
+                raise
+            if batch is not None:
+                return batch
+            self._prefetch = self._loader._start_reading(self)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The rows of a batch that a replica takes."""
+
+    num_micro_batches: int
+    replica: int
+    num_replicas: int
+
+    def __call__(self, batch: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.num_replicas == 1:
+            return batch
+        rows = replica_rows(len(batch), self.num_micro_batches, self.replica, self.num_replicas)
+        return np.concatenate([batch[:0], *(batch[start:stop] for start, stop in rows)])
+
+
+def _batches(
+    order: Order, num_records: int, epoch: int, starts: range, end: int, share: _Share
+) -> Iterator[NDArray[np.int64]]:
+    """The records of each batch; an order is asked for many batches at once, as it likes best."""
+    batch_size = starts.step
+    batches_a_call = max(1, LARGEST_ARRAY // batch_size)
+    for first in range(0, len(starts), batches_a_call):
+        some = starts[first : first + batches_a_call]
+        positions = np.arange(some[0], min(some[-1] + batch_size, end))
+        indices = order.indices(positions, num_records, epoch)
+        for row in range(0, len(indices), batch_size):
+            yield share(indices[row : row + batch_size])
+
+
+def _checked_fields(records: Records, fields: Sequence[str] | None) -> tuple[str, ...]:
+    if fields is None:
+        return tuple(records.fields)
+    if isinstance(fields, str):
+        raise DataError(
+            "fields is text", got=repr(fields), expected=f"several names: fields=({fields!r},)"
+        )
+    for name in fields:
+        if name not in records.fields:
+            raise DataError(
+                "no such field", got=repr(name), expected=", ".join(map(repr, records.fields))
+            )
+    return tuple(dict.fromkeys(fields))
+
+
+def _require_whole(name: str, value: object, least: int, most: int | None = None) -> None:
+    if type(value) is int and value >= least and (most is None or value <= most):
+        return
+    limits = f"at least {least}" if most is None else f"{least} to {most}"
+    raise DataError(f"{name} is wrong", got=repr(value), expected=f"a whole number, {limits}")

@@ -1,0 +1,175 @@
+"""Reads batches ahead in a thread of its own, a bounded number of them, in the order given."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.data.collate import dense, to_tensors
+from headrace.data.reader import EngineName, Read, Reader
+from headrace.data.records import Records
+
+__all__ = ["Batch", "Prefetch", "Reading"]
+
+Batch = dict[str, Any]
+"""A batch: field -> NumPy array or torch tensor, one row a record."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How batches are read and in which form they come.
+
+    Args:
+        fields: names.
+        engine: see Reader.
+        direct: see Reader.
+        batches_ahead: batches that are under way or wait to be taken, at most.
+        tensors: torch tensors instead of numpy arrays.
+        pin_memory: tensors in pinned memory.
+    """
+
+    fields: tuple[str, ...]
+    engine: EngineName
+    direct: bool | None
+    batches_ahead: int
+    tensors: bool
+    pin_memory: bool
+
+
+@final
+class Prefetch:
+    """An iterator over batches that a background thread reads; starts at once.
+
+    It belongs to the process that made it: a forked child makes its own. The thread holds neither
+    this object nor its maker, so whoever abandons it without ``close`` leaves nothing behind.
+
+    Args:
+        records: where to read.
+        batches: for each batch the records, int64[R]; drawn by the thread, ahead of time.
+        reading: how.
+    """
+
+    def __init__(
+        self, records: Records, batches: Iterator[NDArray[np.int64]], reading: Reading
+    ) -> None:
+        self._process = os.getpid()
+        self._work = _Work(records, batches, reading)
+        self._thread = threading.Thread(
+            target=self._work.run, name="headrace-prefetch", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is a thread, in this process, that goes on reading."""
+        return os.getpid() == self._process and not self._work.stopped
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes asked of the system so far, for batches not yet taken too."""
+        return self._work.bytes_read
+
+    def take(self, number: int) -> Batch | None:
+        """The batch of this number, counted from 0: the next one.
+
+        None if it has gone: an interrupt fell between its arrival and its use. Wherever else an
+        interrupt falls, the same call may be made again.
+
+        Raises:
+            HeadraceError: the batch could not be read; nothing comes after it.
+        """
+        self._work.wanted.put(number)
+        ready = self._work.ready.get()
+        if isinstance(ready, BaseException):
+            self._work.ready.put(ready)  # whoever asks again hears the same
+            raise ready
+        return ready[1] if ready[0] == number else None
+
+    def close(self) -> None:
+        """Ends the thread once the reads that are under way have ended."""
+        if os.getpid() != self._process:
+            return  # a forked child has neither the thread nor a say in its locks
+        self._stop()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        while not self._work.ready.empty():
+            self._work.ready.get()  # what was read for nobody
+
+    def __del__(self) -> None:
+        if hasattr(self, "_work") and os.getpid() == self._process:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._work.stopped = True
+        self._work.wanted.put(0)
+
+
+class _Work:
+    """What the thread does, and what it shares with the one who takes."""
+
+    def __init__(
+        self, records: Records, batches: Iterator[NDArray[np.int64]], reading: Reading
+    ) -> None:
+        self._records = records
+        self._batches = batches
+        self._reading = reading
+        # The queues' calls are done or not done, whatever interrupts: locks of Python's are not.
+        self.wanted: SimpleQueue[int] = SimpleQueue()
+        self.ready: SimpleQueue[tuple[int, Batch] | BaseException] = SimpleQueue()
+        self.stopped = False
+        self.bytes_read = 0
+
+    def run(self) -> None:
+        """Until the batches end, one cannot be read, or the taker has gone."""
+        reading = self._reading
+        try:
+            paths = self._records.paths
+            with Reader(paths, engine=reading.engine, direct=reading.direct) as reader:
+                self._read(reader)
+            self.ready.put((-1, {}))
+        except BaseException as error:
+            self.ready.put(error)
+
+    def _read(self, reader: Reader) -> None:
+        """Starts as many batches as there is room for, then finishes the oldest; and so on."""
+        under_way: deque[dict[str, Read]] = deque()
+        num_started, num_finished, allowed = 0, 0, self._reading.batches_ahead
+        more = True
+        while True:
+            while not self.wanted.empty() or (not under_way and more and num_started >= allowed):
+                allowed = max(allowed, self.wanted.get() + 1 + self._reading.batches_ahead)
+                if self.stopped:
+                    return
+            while more and num_started < allowed:
+                indices = next(self._batches, None)
+                if indices is None:
+                    more = False
+                    break
+                num_started += 1
+                under_way.append(
+                    {
+                        name: reader.start(self._records.spans(indices, name), indices)
+                        for name in self._reading.fields
+                    }
+                )
+                self.bytes_read = reader.bytes_requested
+            if not under_way:
+                return
+            self.ready.put((num_finished, self._collated(reader, under_way.popleft())))
+            num_finished += 1
+
+    def _collated(self, reader: Reader, reads: Mapping[str, Read]) -> Batch:
+        fields = self._records.fields
+        arrays = {
+            name: dense(reader.finish(read), fields[name].dtype, fields[name].shape)
+            for name, read in reads.items()
+        }
+        if not self._reading.tensors:
+            return arrays
+        return to_tensors(arrays, pin_memory=self._reading.pin_memory)
