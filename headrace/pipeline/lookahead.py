@@ -27,8 +27,15 @@ __all__ = [
     "keeps_last_update",
     "last_update",
     "predicted",
+    "repeated",
     "require_forecast",
 ]
+
+
+Blend = Sequence[tuple[float, Tensor]]
+"""A sum of coefficient x tensor, which is not carried out before it is needed."""
+
+Gradient = Tensor | Blend | None
 
 
 def can_forecast(optimizer: Optimizer) -> bool:
@@ -55,7 +62,7 @@ def require_forecast(optimizer: Optimizer) -> None:
 @torch.no_grad()
 def predicted(
     optimizer: Optimizer,
-    gradients: Sequence[Sequence[Tensor | None]],
+    gradients: Sequence[Sequence[Gradient]],
     out: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
     """The parameters as they will be after the optimizer has stepped on the given gradients.
@@ -64,7 +71,7 @@ def predicted(
         optimizer: SGD, Adam or AdamW of `torch.optim`, before or after its first step.
         gradients: one sequence for each future step, with one gradient for each parameter in the
             order of the optimizer's groups; None leaves the parameter alone in that step, as torch
-            does. Giving one tensor object for several steps costs SGD no more than one step.
+            does. Giving one tensor object in several places costs SGD no more than in one.
         out: tensors to write the result to, like the parameters and apart from them; fresh memory
             can cost more than the arithmetic.
 
@@ -82,7 +89,7 @@ def predicted(
     for index, (group, parameter) in enumerate(_parameters(optimizer)):
         future = torch.empty_like(parameter, requires_grad=False) if out is None else out[index]
         given = [step[index] for step in gradients]
-        known = [gradient for gradient in given if gradient is not None]
+        known = [_blend(gradient) for gradient in given if gradient is not None]
         if known:
             rule(future, parameter.detach(), known, optimizer.state.get(parameter, {}), group)
         else:
@@ -93,7 +100,7 @@ def predicted(
 
 @torch.no_grad()
 def displacement(
-    optimizer: Optimizer, gradients: Sequence[Sequence[Tensor | None]]
+    optimizer: Optimizer, gradients: Sequence[Sequence[Gradient]]
 ) -> list[Tensor | None]:
     """The whole move of each parameter over the steps that `predicted` takes.
 
@@ -116,7 +123,10 @@ def displacement(
 
 @torch.no_grad()
 def constant_velocity(
-    parameters: Sequence[Tensor], last_updates: Sequence[Tensor | None], steps: int
+    parameters: Sequence[Tensor],
+    last_updates: Sequence[Tensor | None],
+    steps: int,
+    out: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
     """The parameters after `steps` repetitions of the last applied update: W + steps x update.
 
@@ -124,18 +134,47 @@ def constant_velocity(
         parameters: the weights W now.
         last_updates: what the last step added to each; None where nothing was added yet.
         steps: how many updates to look ahead, at least 0.
+        out: tensors to write the result to, as for `predicted`.
 
     Returns:
-        New tensors, of the shapes, dtypes and devices of the parameters.
+        `out` or new tensors, of the shapes, dtypes and devices of the parameters.
 
     Source: SpecTrain, arXiv 1809.02839, where the update is -learning rate x smoothed gradient.
     """
-    return [
-        parameter.detach().clone()
-        if update is None or steps == 0
-        else torch.add(parameter, update, alpha=steps)
-        for parameter, update in zip(parameters, last_updates, strict=True)
-    ]
+    moves = [None if update is None else (update, 1.0) for update in last_updates]
+    return _moved(parameters, moves, steps, out)
+
+
+@torch.no_grad()
+def repeated(optimizer: Optimizer, steps: int, out: Sequence[Tensor] | None = None) -> list[Tensor]:
+    """`constant_velocity` of an optimizer that `keeps_last_update`, read off its state.
+
+    Args:
+        optimizer: before or after its first step; before, nothing moves.
+        steps: how many updates to look ahead, at least 0.
+        out: tensors to write the result to, as for `predicted`.
+    """
+    pairs = list(_parameters(optimizer))
+    moves = [_last_move(optimizer, parameter, group) for group, parameter in pairs]
+    return _moved([parameter for _, parameter in pairs], moves, steps, out)
+
+
+def _moved(
+    parameters: Sequence[Tensor],
+    moves: "Sequence[_Move | None]",
+    steps: int,
+    out: Sequence[Tensor] | None,
+) -> list[Tensor]:
+    """The parameters moved so many times."""
+    futures = []
+    for index, (parameter, move) in enumerate(zip(parameters, moves, strict=True)):
+        future = torch.empty_like(parameter, requires_grad=False) if out is None else out[index]
+        if move is None or steps == 0:
+            future.copy_(parameter)
+        else:
+            torch.add(parameter, move[0], alpha=steps * move[1], out=future)
+        futures.append(future)
+    return futures
 
 
 def keeps_last_update(optimizer: Optimizer) -> bool:
@@ -158,12 +197,19 @@ def last_update(optimizer: Optimizer) -> list[Tensor | None] | None:
     """
     if not keeps_last_update(optimizer):
         return None
+    moves = [_last_move(optimizer, parameter, group) for group, parameter in _parameters(optimizer)]
+    return [None if move is None else move[0] * move[1] for move in moves]
+
+
+_Move = tuple[Tensor, float]
+"""A direction and how often to go it."""
+
+
+def _last_move(optimizer: Optimizer, parameter: Tensor, group: Mapping[str, Any]) -> _Move | None:
+    """What the last step added to a parameter; None before the first."""
+    state = optimizer.state.get(parameter)
     rule = _last_sgd if type(optimizer) is SGD else _last_adam
-    updates: list[Tensor | None] = []
-    for group, parameter in _parameters(optimizer):
-        state = optimizer.state.get(parameter)
-        updates.append(rule(parameter.detach(), state, group) if state else None)
-    return updates
+    return rule(parameter.detach(), state, group) if state else None
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[tuple[Mapping[str, Any], Tensor]]:
@@ -172,7 +218,7 @@ def _parameters(optimizer: Optimizer) -> Iterator[tuple[Mapping[str, Any], Tenso
             yield group, parameter
 
 
-def _require_one_each(optimizer: Optimizer, gradients: Sequence[Sequence[Tensor | None]]) -> None:
+def _require_one_each(optimizer: Optimizer, gradients: Sequence[Sequence[Gradient]]) -> None:
     num_parameters = sum(len(group["params"]) for group in optimizer.param_groups)
     for number, step in enumerate(gradients):
         if len(step) != num_parameters:
@@ -185,10 +231,22 @@ def _require_one_each(optimizer: Optimizer, gradients: Sequence[Sequence[Tensor 
             )
 
 
+def _blend(gradient: Tensor | Blend) -> Blend:
+    return [(1.0, gradient)] if isinstance(gradient, Tensor) else gradient
+
+
+def _sum(blend: Blend) -> Tensor:
+    (scale, tensor), *others = blend
+    total = tensor if scale == 1.0 else tensor * scale
+    for scale, tensor in others:
+        total = torch.add(total, tensor, alpha=scale)
+    return total
+
+
 def _after_sgd(
     result: Tensor,
     weights: Tensor,
-    gradients: Sequence[Tensor],
+    gradients: Sequence[Blend],
     state: Mapping[str, Any],
     group: Mapping[str, Any],
 ) -> None:
@@ -200,16 +258,18 @@ def _after_sgd(
     sign = -1.0 if group["maximize"] else 1.0
     buffer = state.get("momentum_buffer") if momentum else None
     terms = [weights] if buffer is None else [weights, buffer]
-    places = {}  # a gradient that is given for several steps is one term
-    for gradient in gradients:
-        if id(gradient) not in places:
-            places[id(gradient)] = len(terms)
-            terms.append(gradient)
+    places = {}  # a gradient that is given in several places is one term
+    for blend in gradients:
+        for _, gradient in blend:
+            if id(gradient) not in places:
+                places[id(gradient)] = len(terms)
+                terms.append(gradient)
     future = [1.0] + [0.0] * (len(terms) - 1)
     velocity = None if buffer is None else [float(place == 1) for place in range(len(terms))]
-    for gradient in gradients:
+    for blend in gradients:
         slope = [decay * weight for weight in future]
-        slope[places[id(gradient)]] += sign
+        for scale, gradient in blend:
+            slope[places[id(gradient)]] += sign * scale
         move = slope
         if momentum:
             # The first buffer is the gradient itself, not dampened: torch's rule.
@@ -229,18 +289,16 @@ def _combine(result: Tensor, coefficients: Sequence[float], terms: Sequence[Tens
     """The sum of coefficient x term, in as few passes over memory as torch has operations for."""
     if coefficients[0] == 1.0:
         torch.add(terms[0], terms[1], alpha=coefficients[1], out=result)
-        added = 2
     else:
-        torch.mul(terms[0], coefficients[0], out=result)
-        added = 1
-    for coefficient, term in zip(coefficients[added:], terms[added:], strict=True):
+        torch.mul(terms[0], coefficients[0], out=result).add_(terms[1], alpha=coefficients[1])
+    for coefficient, term in zip(coefficients[2:], terms[2:], strict=True):
         result.add_(term, alpha=coefficient)
 
 
 def _after_adam(
     result: Tensor,
     weights: Tensor,
-    gradients: Sequence[Tensor],
+    gradients: Sequence[Blend],
     state: Mapping[str, Any],
     group: Mapping[str, Any],
 ) -> None:
@@ -254,8 +312,9 @@ def _after_adam(
     )
     # The weights move on in the result, and the last squares become their own roots: memory that
     # is new to the process can cost more than the arithmetic.
-    for number, gradient in enumerate(map(_real, gradients), start=1):
+    for number, gradient in enumerate(map(_sum, gradients), start=1):
         step += 1
+        gradient = _real(gradient)
         gradient = -gradient if group["maximize"] else gradient
         if decay and group["decoupled_weight_decay"]:
             weights = torch.mul(weights, 1.0 - learning_rate * decay, out=result)
@@ -297,12 +356,12 @@ def _keeps_update(group: Mapping[str, Any]) -> bool:
     return float(group["lr"]) * float(group["weight_decay"]) != 1.0
 
 
-def _last_sgd(weights: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
+def _last_sgd(weights: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> _Move | None:
     buffer = state.get("momentum_buffer")
-    return None if buffer is None else torch.mul(buffer, -float(group["lr"]))
+    return None if buffer is None else (buffer, -float(group["lr"]))
 
 
-def _last_adam(weights: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+def _last_adam(weights: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> _Move:
     square = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]
     scale, divisor = _adam_step(_real(square), float(state["step"]), group)
     update = torch.div(_real(state["exp_avg"]), divisor).mul_(-scale)
@@ -310,4 +369,4 @@ def _last_adam(weights: Tensor, state: Mapping[str, Any], group: Mapping[str, An
     if shrink and group["decoupled_weight_decay"]:
         # The weights now are W(1 - shrink) + update; the move is asked for, and W is not kept.
         update = update.add_(_real(weights), alpha=-shrink).div_(1.0 - shrink)
-    return torch.view_as_complex(update) if weights.is_complex() else update
+    return (torch.view_as_complex(update) if weights.is_complex() else update), 1.0

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headrace.pipeline import lookahead
+from headrace.pipeline.spares import Spares
 from headrace.pipeline.strategy import Assumption, Latest, Strategy, weights_key
 
 __all__ = ["Versions", "Weights"]
@@ -82,11 +83,13 @@ class Versions:
             lookahead.require_forecast(self.optimizer)
         self._live = self._alias()
         self._ahead: dict[Hashable, tuple[Tensor, ...]] = {}
+        self._spares = Spares(self.parameters)
         self._looked_up: Sequence[Tensor] = ()
         self._pins: Counter[Hashable] = Counter()
         self._gradients: list[Tensor | None] = [None] * len(self.parameters)
-        self._is_owned = [False] * len(self.parameters)
+        self._sums: tuple[Tensor, ...] | None = None  # what the gradients are added up in
         self._share = 0.0
+        self._previous_sums: tuple[Tensor, ...] | None = None
         self._previous: Sequence[Tensor | None] | None = None
         self._last_updates: Sequence[Tensor | None] = [None] * len(self.parameters)
 
@@ -125,6 +128,9 @@ class Versions:
             return
         yield
         self._pins[weights.key] -= 1
+        is_over = weights.key not in self._ahead and weights.key != ("version", self.applied)
+        if is_over and not self._pins[weights.key]:
+            self._spares.give(weights.tensors)
 
     def _read(self, read: Latest, batch: int, steps: int) -> Weights:
         key = weights_key(read, batch, self.applied, steps)
@@ -132,38 +138,39 @@ class Versions:
             return Weights(key, self._live)
         if key not in self._ahead:
             if read.assuming is Assumption.GIVEN_GRADIENT:
-                ahead = self._forecast(steps)
+                ahead = self._forecast(steps, self._spares.take())
             else:
-                ahead = self._repeated(steps)
+                ahead = self._repeated(steps, self._spares.take())
             self._ahead[key] = tuple(tensor.requires_grad_() for tensor in ahead)
         return Weights(key, self._ahead[key])
 
-    def _forecast(self, steps: int) -> list[Tensor]:
+    def _forecast(self, steps: int, out: Sequence[Tensor]) -> list[Tensor]:
         """The optimizer's own steps: the first on the gradients already in, the missing share made
         up by the mean gradient of the batch before; each further step on that mean gradient.
 
         Of the first batch after a drain there is none before: the gradients in stand for all.
         """
         assert self.optimizer is not None
+        first: list[lookahead.Gradient]
+        further: Sequence[lookahead.Gradient]
         if self._previous is None:
             scale = 1 / self._share if self._share else 0.0
-            first = [None if g is None else g * scale for g in self._gradients]
-            further: Sequence[Tensor | None] = first
+            further = first = [None if g is None else [(scale, g)] for g in self._gradients]
         else:
-            missing = 1 - self._share
+            further, missing = self._previous, 1 - self._share
             first = [
-                _sum(gradient, previous, missing)
+                [(scale, g) for scale, g in ((1.0, gradient), (missing, previous)) if g is not None]
+                or None
                 for gradient, previous in zip(self._gradients, self._previous, strict=True)
             ]
-            further = self._previous
-        return lookahead.predicted(self.optimizer, [first, *[further] * (steps - 1)])
+        return lookahead.predicted(self.optimizer, [first, *[further] * (steps - 1)], out)
 
-    def _repeated(self, steps: int) -> list[Tensor]:
+    def _repeated(self, steps: int, out: Sequence[Tensor]) -> list[Tensor]:
         """The last applied update, as often as there are steps."""
-        updates = self._last_updates
-        if not self._records_updates and self.optimizer:
-            updates = lookahead.last_update(self.optimizer) or updates
-        return lookahead.constant_velocity(self.parameters, updates, steps)
+        if self._records_updates:
+            return lookahead.constant_velocity(self.parameters, self._last_updates, steps, out)
+        assert self.optimizer is not None
+        return lookahead.repeated(self.optimizer, steps, out)
 
     @contextmanager
     def _installed(self, tensors: Sequence[Tensor]) -> Iterator[None]:
@@ -210,6 +217,7 @@ class Versions:
 
     # Stepping
 
+    @torch.no_grad()
     def add(self, gradients: Sequence[Tensor | None], weight: float) -> None:
         """Adds up the gradients of one micro-batch, which weighs so much in its batch.
 
@@ -222,11 +230,12 @@ class Versions:
             total = self._gradients[place]
             if total is None:
                 self._gradients[place] = gradient
-            elif self._is_owned[place]:
+            elif self._sums is not None and total is self._sums[place]:
                 total.add_(gradient)
             else:
-                self._gradients[place] = total + gradient
-                self._is_owned[place] = True
+                if self._sums is None:
+                    self._sums = self._spares.take()
+                self._gradients[place] = torch.add(total, gradient, out=self._sums[place])
 
     @torch.no_grad()
     def update(self, batch: int) -> None:
@@ -234,8 +243,8 @@ class Versions:
         before: Sequence[Tensor] | None = None
         if self._pins["version", self.applied] > 0:
             before = [p.data for p in self.parameters]  # graphs in flight keep this storage
-            for parameter in self.parameters:
-                parameter.data = parameter.data.clone()
+            for parameter, spare in zip(self.parameters, self._spares.take(), strict=True):
+                parameter.data = spare.copy_(parameter.data)
             self._live = self._alias()
         elif self._records_updates:
             before = [p.data.clone() for p in self.parameters]
@@ -249,32 +258,30 @@ class Versions:
             self._last_updates = [p.data - b for p, b in zip(self.parameters, before, strict=True)]
         if self._forecasts:
             self._previous = self._gradients
-        self._gradients = [None] * len(self.parameters)
-        self._is_owned = [False] * len(self.parameters)
+            self._sums, self._previous_sums = self._previous_sums, self._sums
+        if self._sums and self.optimizer and lookahead.can_forecast(self.optimizer):
+            self._spares.give(self._sums)  # another optimizer might keep them
+        self._gradients, self._sums = [None] * len(self.parameters), None
         self._share = 0.0
         self.applied += 1
         # the forecast of the next batch has served: its forward passes now read what is newest
-        self._ahead = {
-            key: tensors
-            for key, tensors in self._ahead.items()
-            if isinstance(key, tuple) and key[0] == "forecast" and key[1] > batch + 1
-        }
+        for key in list(self._ahead):
+            if not (isinstance(key, tuple) and key[0] == "forecast" and key[1] > batch + 1):
+                tensors = self._ahead.pop(key)
+                if not self._pins[key]:
+                    self._spares.give(tensors)
 
     def drain(self) -> None:
         """Forgets all but weights and optimizer state: a segment is over."""
         self.applied = 0
+        for tensors in self._ahead.values():
+            self._spares.give(tensors)
         self._ahead.clear()
         self._pins.clear()
-        self._previous = None
+        if self._previous_sums is not None:
+            self._spares.give(self._previous_sums)
+        self._previous = self._previous_sums = None
         self._last_updates = [None] * len(self.parameters)
-
-
-def _sum(gradient: Tensor | None, previous: Tensor | None, share: float) -> Tensor | None:
-    if previous is None or share == 0:
-        return gradient
-    if gradient is None:
-        return previous * share
-    return torch.add(gradient, previous, alpha=share)
 
 
 def _slots(modules: Sequence[nn.Module], places: dict[int, int]) -> Iterator[tuple[Any, Any, int]]:
