@@ -68,11 +68,16 @@ class Command:
         """What it has printed so far."""
         return self._out.read_text()
 
+    @property
+    def err(self):
+        """What it has said on stderr so far."""
+        return self._err.read_text()
+
     def wait(self, timeout_s=120):
         """Waits for the end of the command itself."""
         started = time.monotonic()
         status = self._process.wait(timeout_s)
-        return Ended(status, self.out, self._err.read_text(), seconds=time.monotonic() - started)
+        return Ended(status, self.out, self.err, seconds=time.monotonic() - started)
 
     def signal(self, number):
         """As a terminal does it: to the process group of the command."""

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
 from headrace.errors import LaunchError
+from headrace.pipeline.prompt import prompt_threads
 
 __all__ = ["Mesh"]
 
@@ -39,7 +40,8 @@ class Mesh:
         on_cuda = device.type == "cuda"
         self._groups: dict[bool, tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
         for forward in (True, False):  # every process makes every group, in the same order
-            headers = dist.new_group(backend="gloo", timeout=TIMEOUT)
+            with prompt_threads():
+                headers = dist.new_group(backend="gloo", timeout=TIMEOUT)
             payloads = dist.new_group(backend="nccl", timeout=TIMEOUT) if on_cuda else headers
             self._groups[forward] = (headers, payloads)
 

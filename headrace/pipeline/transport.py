@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headrace.errors import ModelError, PeerLostError, RunError
 from headrace.pipeline.mesh import Mesh
+from headrace.pipeline.prompt import prompt_threads
 from headrace.pipeline.stage import Crossing
 
 __all__ = ["Distributed", "InProcess", "Link", "Transport", "decode", "encode", "span"]
@@ -280,7 +281,8 @@ class Distributed:
                 self._arrived[forward] = SimpleQueue()
                 link = Link(mesh, peer, forward=forward)
                 thread = Thread(target=self._listen, args=(link, forward), daemon=True)
-                thread.start()
+                with prompt_threads():
+                    thread.start()
                 self._threads.append(thread)
 
     def _listen(self, link: Link, forward: bool) -> None:

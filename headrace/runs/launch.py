@@ -290,6 +290,9 @@ def _environment(threads: int) -> Iterator[None]:
     wanted = {
         LAUNCHER: str(os.getpid()),
         "OMP_NUM_THREADS": str(threads),
+        # glibc keeps the memory of freed tensors, which else goes back to the system at every pass
+        "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(1 << 30)),
+        "MALLOC_TRIM_THRESHOLD_": os.environ.get("MALLOC_TRIM_THRESHOLD_", str(1 << 32)),
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }
     if sys.platform == "linux":  # all processes are here: no need to find out this machine's name

@@ -16,7 +16,7 @@ ROWS = (
     "errors progress shares runs.files data.memory data.request",
     "pipeline.actions data.plan data.uring data.threads data.files data.buffers",
     "data.index data.formats data.order data.engine data.read"
-    " pipeline.graph pipeline.partition pipeline.schedule pipeline.strategy pipeline.batches pipeline.spares"
+    " pipeline.graph pipeline.partition pipeline.schedule pipeline.strategy pipeline.batches pipeline.spares pipeline.prompt"
     " pipeline.stopwatch",
     "data.records data.reader data.collate pipeline.clock pipeline.profile pipeline.lookahead",
     "data.prefetch pipeline.mesh pipeline.versions pipeline.stage runs.config",

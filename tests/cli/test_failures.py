@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from contextlib import contextmanager
 
 import pytest
 
@@ -44,12 +45,16 @@ def write(folder, call):
     write_recipe(folder, layers=LAYERS, options=options, more=MORE.format(call=call))
 
 
+@contextmanager
 def in_mid_epoch(folder, command=HEADRACE):
     """A command that has trained a few batches."""
-    running = Command("train", "recipe.py", "--out", "run", cwd=folder, command=command)
     metrics = folder / "run" / "metrics.jsonl"
-    until(lambda: metrics.exists() and metrics.read_text().count('"batch"') > 3)
-    return running
+    with Command("train", "recipe.py", "--out", "run", cwd=folder, command=command) as running:
+        try:
+            until(lambda: metrics.exists() and metrics.read_text().count('"batch"') > 3)
+        except AssertionError as error:
+            raise AssertionError(f"it trains nothing:\n{running.out}\n{running.err}") from error
+        yield running
 
 
 def test_a_process_that_raises(folder):

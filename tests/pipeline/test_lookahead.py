@@ -14,8 +14,10 @@ from headrace.pipeline.lookahead import (
     can_forecast,
     constant_velocity,
     displacement,
+    keeps_last_update,
     last_update,
     predicted,
+    repeated,
     require_forecast,
 )
 
@@ -327,3 +329,37 @@ def test_last_update_where_decay_forgets_the_weights():
     """A decoupled decay of the whole weight leaves nothing to tell the update by."""
     optimizer, _ = started(AdamW, {"lr": 0.5, "weight_decay": 2.0}, torch.float32, 1)
     assert last_update(optimizer) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(choice=st.one_of(sgds(), adams()), dtype=dtypes, steps=st.integers(0, 3))
+def test_repeated_is_the_real_difference_as_often(choice, dtype, steps):
+    """Read off the state, it is W + steps x (W now - W before), for those that keep it."""
+    optimizer, generator = started(*choice, dtype, previous=2)
+    before = values_of(optimizer)
+    step(optimizer, noise(generator, dtype))
+    now = values_of(optimizer)
+
+    if not keeps_last_update(optimizer):
+        assert choice[0] is SGD and (not choice[1]["momentum"] or choice[1]["nesterov"])
+        return
+    out = [torch.full_like(p, 7.0) for p in now]
+    found = repeated(optimizer, steps, out)
+
+    assert all(one is other for one, other in zip(found, out, strict=True))
+    for one, new, old in zip(found, now, before, strict=True):
+        room = 12 * ROOM[dtype] * max(1.0, float(old.abs().max()))
+        assert torch.allclose(one, new + steps * (new - old), rtol=0, atol=room)
+
+
+@settings(max_examples=30, deadline=None)
+@given(choice=st.one_of(sgds(), adams()), previous=st.integers(0, 2))
+def test_a_sum_of_gradients_may_be_given_unsummed(choice, previous):
+    """The same as the gradient 1.5 a + 0.25 b, then b."""
+    optimizer, generator = started(*choice, torch.float64, previous)
+    a, b = noise(generator, torch.float64), noise(generator, torch.float64)
+    pairs = list(zip(a, b, strict=True))
+
+    found = predicted(optimizer, [[[(1.5, x), (0.25, y)] for x, y in pairs], b])
+
+    assert_near(found, predicted(optimizer, [[1.5 * x + 0.25 * y for x, y in pairs], b]))

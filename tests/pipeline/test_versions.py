@@ -259,3 +259,28 @@ def test_pinned_is_a_strategy_of_ones_own():
 
     assert summary.num_batches == 10
     assert summary.loss is not None and summary.loss > 0
+
+
+@pytest.mark.parametrize("strategy", [STASH, PREDICT, FORECAST, SPECTRAIN], ids=lambda s: s.name)
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_memory_for_weights_is_used_again(strategy, micro_batches, monkeypatch):
+    """After the first batches no set of tensors like the weights is made any more."""
+    made = []
+    really = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda t, **k: made.append(t) or really(t, **k))
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(3, 3) for _ in range(4)])
+    pipeline = Pipeline(
+        model,
+        nn.functional.mse_loss,
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        stages=4,
+        micro_batches=micro_batches,
+        strategy=strategy,
+    )
+    counts = []
+    data = [(torch.randn(8, 3), torch.randn(8, 3)) for _ in range(20)]
+
+    pipeline.train(data, lambda *_: counts.append(len(made)))
+
+    assert counts[0] >= 0 and counts[-1] == counts[12] <= 4 * 2 * 4
