@@ -73,6 +73,11 @@ class Command:
         """What it has said on stderr so far."""
         return self._err.read_text()
 
+    @property
+    def is_over(self):
+        """Whether the command itself has ended."""
+        return self._process.poll() is not None
+
     def wait(self, timeout_s=120):
         """Waits for the end of the command itself."""
         started = time.monotonic()

@@ -11,8 +11,8 @@ from headrace.recipes.models import byte_gpt, next_byte_loss
 
 __all__ = ["LENGTH", "NUM_WINDOWS", "data", "model", "optimizer", "run", "sources"]
 
-LENGTH = 128
-NUM_WINDOWS = 8192
+LENGTH = 96
+NUM_WINDOWS = 9000
 
 
 def sources() -> list[Path]:
@@ -37,17 +37,17 @@ def data() -> headrace.Records:
 
 
 def model() -> nn.Sequential:
-    """Six blocks of width 128: 1.3 million parameters."""
-    return byte_gpt(width=128, num_blocks=6, num_heads=4, max_length=LENGTH)
+    """Four blocks of width 96: half a million parameters."""
+    return byte_gpt(width=96, num_blocks=4, num_heads=4, max_length=LENGTH)
 
 
 def optimizer(parameters: object) -> torch.optim.Optimizer:
     """AdamW, at a rate that suits so small a model."""
-    return torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)  # type: ignore[arg-type]
+    return torch.optim.AdamW(parameters, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)  # type: ignore[arg-type]
 
 
 def run() -> headrace.Run:
-    """Two stages, four micro-batches of 8 windows."""
+    """Two stages, two micro-batches of 4 windows."""
     return headrace.Run(
         model=model,
         data=data,
@@ -55,7 +55,7 @@ def run() -> headrace.Run:
         targets="next",
         loss=next_byte_loss,
         optimizer=optimizer,
-        batch_size=32,
-        micro_batches=4,
+        batch_size=8,
+        micro_batches=2,
         stages=2,
     )

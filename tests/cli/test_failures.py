@@ -49,11 +49,15 @@ def write(folder, call):
 def in_mid_epoch(folder, command=HEADRACE):
     """A command that has trained a few batches."""
     metrics = folder / "run" / "metrics.jsonl"
+
+    def trains():
+        return metrics.exists() and metrics.read_text().count('"batch"') > 3
+
     with Command("train", "recipe.py", "--out", "run", cwd=folder, command=command) as running:
         try:
-            until(lambda: metrics.exists() and metrics.read_text().count('"batch"') > 3)
-        except AssertionError as error:
-            raise AssertionError(f"it trains nothing:\n{running.out}\n{running.err}") from error
+            until(lambda: running.is_over or trains())
+        finally:
+            assert trains(), f"it does not train:\n{running.out}\n{running.err}"
         yield running
 
 
