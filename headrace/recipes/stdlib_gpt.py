@@ -12,7 +12,7 @@ from headrace.recipes.models import byte_gpt, next_byte_loss
 __all__ = ["LENGTH", "NUM_WINDOWS", "data", "model", "optimizer", "run", "sources"]
 
 LENGTH = 96
-NUM_WINDOWS = 9000
+NUM_WINDOWS = 7500
 
 
 def sources() -> list[Path]:
@@ -43,11 +43,11 @@ def model() -> nn.Sequential:
 
 def optimizer(parameters: object) -> torch.optim.Optimizer:
     """AdamW, at a rate that suits so small a model."""
-    return torch.optim.AdamW(parameters, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)  # type: ignore[arg-type]
+    return torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)  # type: ignore[arg-type]
 
 
 def run() -> headrace.Run:
-    """Two stages, two micro-batches of 4 windows."""
+    """Two stages, four micro-batches of 4 windows."""
     return headrace.Run(
         model=model,
         data=data,
@@ -55,7 +55,7 @@ def run() -> headrace.Run:
         targets="next",
         loss=next_byte_loss,
         optimizer=optimizer,
-        batch_size=8,
-        micro_batches=2,
+        batch_size=16,
+        micro_batches=4,
         stages=2,
     )

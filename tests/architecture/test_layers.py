@@ -10,27 +10,33 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "headrace"
 
-# A module imports only from the rows above its own in this table (the lower layers). A package that
-# stands as one name is one unit. docs/architecture.md shows the same rows.
-ROWS = (
-    "errors progress shares runs.files data.memory data.request",
-    "pipeline.actions data.plan data.uring data.threads data.files data.buffers",
-    "data.index data.formats data.order data.engine data.read"
-    " pipeline.graph pipeline.partition pipeline.schedule pipeline.strategy pipeline.batches pipeline.spares pipeline.prompt"
-    " pipeline.stopwatch",
-    "data.records data.reader data.collate pipeline.clock pipeline.profile pipeline.lookahead",
-    "data.prefetch pipeline.mesh pipeline.versions pipeline.stage runs.config",
-    "data.loader pipeline.transport",
-    "linear data.pack data.adapters pipeline.runtime runs.checkpoint runs.recipe",
-    "pipeline.simulator",
-    "pipeline.pipeline runs.metrics runs.launch runs.folder runs.prepare runs.busy runs.gather",
-    "runs.placement runs.feed",
-    "runs.loop runs.planner",
-    "recipes report plots",
-    "cli",
-    "__main__",
-)
-ROW_OF = {name: row for row, names in enumerate(ROWS) for name in names.split()}
+# A module imports only from the rows below its own in the table of docs/architecture.md. A package
+# that stands as one name is one unit.
+TABLE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+def rows_of_the_table() -> dict[str, int]:
+    """name -> row, from lines such as `     3  data.order  data.plan`, indented by four or more."""
+    rows: dict[str, int] = {}
+    row = None
+    for line in (
+        TABLE.read_text().partition("A module imports only from lower rows")[2].splitlines()
+    ):
+        if not line.startswith("    "):
+            if rows:
+                break
+            continue
+        first, *others = line.split()
+        if first.isdigit():
+            row = int(first)
+        else:
+            others.insert(0, first)
+        assert row is not None
+        rows |= dict.fromkeys(others, row)
+    return rows
+
+
+ROW_OF = rows_of_the_table()
 
 # Without torch: what only knows numbers. (Prefixes of module names.)
 NO_TORCH = (
