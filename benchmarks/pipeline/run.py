@@ -187,13 +187,16 @@ def contestants_of(
         ours.append(OneProcess(workload, mesh, data, case.parts))
     ours += [Headrace(workload, mesh, data, case.parts, strategy) for strategy in strategies]
     for contestant in ours:
-        measure(contestant, 1, 1)
+        contestant.run(1)
     for make, choices in ((Torch1F1B, case.rival_parts), (DataParallel, case.data_parallel_parts)):
         candidates: list[tuple[float, Contestant]] = []
         for parts in choices:
             rival = make(workload, mesh, data, parts)
-            num_batches = max(2, case.num_batches // 2) if len(choices) > 1 else 1
-            seconds = measure(rival, 1, num_batches)["batch_s"]
+            if len(choices) == 1:
+                rival.run(1)
+                candidates.append((0.0, rival))
+                continue
+            seconds = measure(rival, 1, max(2, case.num_batches // 2))["batch_s"]
             trials[f"{case.name}: {rival.name}"] = seconds
             candidates.append((seconds, rival))
         ours += [min(candidates, key=lambda candidate: candidate[0])[1]] if candidates else []
