@@ -93,5 +93,5 @@ def _sample(folder: Path) -> str:
     trained = model().eval()
     trained.load_state_dict(load_model(folder))
     text = generate(trained, PROMPT, 240, max_length=LENGTH).decode(errors="replace")
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    lines = [line[:88].rstrip() for line in text.splitlines() if line[:88].strip()]
     return "\n".join(f"    {line}" for line in lines[:4])
