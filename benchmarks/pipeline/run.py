@@ -187,7 +187,7 @@ def contestants_of(
         ours.append(OneProcess(workload, mesh, data, case.parts))
     ours += [Headrace(workload, mesh, data, case.parts, strategy) for strategy in strategies]
     for contestant in ours:
-        contestant.run(1)
+        contestant.run(2)
     for make, choices in ((Torch1F1B, case.rival_parts), (DataParallel, case.data_parallel_parts)):
         candidates: list[tuple[float, Contestant]] = []
         for parts in choices:
