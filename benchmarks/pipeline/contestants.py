@@ -74,6 +74,27 @@ def stage_model(workload: Workload, stage: int, num_stages: int) -> nn.Sequentia
     return model[stage * share : (stage + 1) * share]
 
 
+def step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    inputs: Tensor,
+    targets: Tensor,
+    num_parts: int,
+) -> float:
+    """One update on a batch in so many parts, gradients exchanged after the last; its loss."""
+    losses = []
+    optimizer.zero_grad()
+    pieces = zip(inputs.chunk(num_parts), targets.chunk(num_parts), strict=True)
+    for place, (part, target) in enumerate(pieces, start=1):
+        waits = place < num_parts and isinstance(model, DistributedDataParallel)
+        with model.no_sync() if waits else nullcontext():
+            loss = nn.functional.cross_entropy(model(part), target) / num_parts
+            loss.backward()
+        losses.append(loss.detach())
+    optimizer.step()
+    return float(sum(losses))
+
+
 class Contestant(Protocol):
     """One way of training. Every process makes it and calls `run` at the same time."""
 
@@ -102,16 +123,8 @@ class OneProcess:
         stamps: Stamps = []
         for number in range(num_batches if self._is_here else 0):
             inputs, targets = self._data[number % len(self._data)]
-            losses = []
-            self._optimizer.zero_grad()
-            for part, target in zip(
-                inputs.chunk(self._parts), targets.chunk(self._parts), strict=True
-            ):
-                loss = nn.functional.cross_entropy(self._model(part), target) / self._parts
-                loss.backward()
-                losses.append(loss.detach())
-            self._optimizer.step()
-            stamps.append((time.perf_counter(), float(sum(losses))))
+            loss = step(self._model, self._optimizer, inputs, targets, self._parts)
+            stamps.append((time.perf_counter(), loss))
         return stamps
 
     def close(self) -> None:
@@ -221,17 +234,8 @@ class DataParallel:
                 tensor.chunk(self._num_ranks)[self._rank]
                 for tensor in self._data[number % len(self._data)]
             )
-            pieces = zip(inputs.chunk(self._parts), targets.chunk(self._parts), strict=True)
-            losses = []
-            self._optimizer.zero_grad()
-            for place, (part, target) in enumerate(pieces, start=1):
-                is_last = place == self._parts
-                with nullcontext() if is_last else self._model.no_sync():
-                    loss = nn.functional.cross_entropy(self._model(part), target) / self._parts
-                    loss.backward()
-                losses.append(loss.detach())
-            self._optimizer.step()
-            stamps.append((time.perf_counter(), float(sum(losses))))
+            loss = step(self._model, self._optimizer, inputs, targets, self._parts)
+            stamps.append((time.perf_counter(), loss))
         return stamps
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -32,6 +31,10 @@ from headrace.pipeline.mesh import Mesh
 from headrace.pipeline.profile import profile
 from headrace.pipeline.schedule import make_schedule
 from headrace.pipeline.strategy import FLUSH, FORECAST, SPECTRAIN
+from headrace.runs.launch import KEEP_FREED_MEMORY
+
+sys.path.append(str(Path(__file__).parents[1]))
+from reporting import busy_s, finish, options_of, show_targets
 
 RESULTS = Path(__file__).parent / "results"
 NUM_PROCESSES = 2
@@ -84,11 +87,7 @@ FULL = Plan(
 
 def main() -> None:
     """Starts the two processes, waits, and reports."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="under 50 s: fewer rounds and rivals")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
-    parser.add_argument("--rounds", type=int, help="rounds of all contestants (3, or 5 in full)")
-    parser.add_argument("--out", type=Path, help="the results file")
+    parser = options_of(__doc__, "fewer rounds and rivals")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
@@ -99,20 +98,14 @@ def main() -> None:
     began_s = time.perf_counter()
     measured = start_and_wait(sys.argv[1:])
     targets = targets_of(measured)
-    path = options.out or RESULTS / f"{plan.name}.json"
-    facts = {
-        "benchmark": "pipeline",
-        "mode": plan.name,
-        "targets": targets,
-        "seconds": round(time.perf_counter() - began_s, 1),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = facts | {"machine": machine(), "workload": asdict(plan.workload), **measured}
-    path.write_text(json.dumps(whole, indent=1) + "\n")
     show(measured, targets)
-    print(f"{facts['seconds']} s; raw results in {path}")
-    if options.json:
-        print(json.dumps(facts))
+    finish(
+        options.out or RESULTS / f"{plan.name}.json",
+        {"benchmark": "pipeline", "mode": plan.name, "targets": targets},
+        {"workload": asdict(plan.workload), **measured},
+        began_s=began_s,
+        as_json=options.json,
+    )
 
 
 def start_and_wait(arguments: list[str]) -> dict[str, Any]:
@@ -121,15 +114,13 @@ def start_and_wait(arguments: list[str]) -> dict[str, Any]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    # What headrace's launcher sets; it helps the rivals, which their users would have to know.
-    keep_memory = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, *arguments, "--worker"],
             env=os.environ
             | one_thread
-            | keep_memory
+            | KEEP_FREED_MEMORY  # what headrace's launcher sets; it helps the rivals too
             | meeting
             | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(NUM_PROCESSES)},
             stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
@@ -228,16 +219,6 @@ def measure(contestant: Contestant, ramp: int, num_batches: int) -> dict[str, An
         "cpu_s_a_batch": [round(cpu / len(times), 4) for _, _, cpu in gathered],
         "others_cpu_s": round(max(0.0, all_s - sum(cpu for _, _, cpu in gathered)), 2),
     }
-
-
-def busy_s() -> float:
-    """Seconds that all processors of the machine have worked, for anyone (Linux; else 0)."""
-    try:
-        words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    except OSError:
-        return 0.0
-    user, nice, system = (int(word) for word in words[:3])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
 def predict(plan: Plan, mesh: Mesh) -> dict[str, Any]:
@@ -361,25 +342,7 @@ def show(measured: dict[str, Any], targets: dict[str, Any]) -> None:
     print(
         f"other programs used {others_s:.1f} s of processor time while these runs were measured\n"
     )
-    for name, target in targets.items():
-        mark = "met" if target["met"] else "MISSED"
-        print(f"{name:40}{target['value']:8.3f}  goal {target['goal']:.2f}  {mark}")
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    model = "unknown"
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":")[1].strip() for line in lines if "model name" in line), model)
-    return {
-        "processor": model,
-        "num_processors": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-    }
+    show_targets(targets)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 """How near random reads come to the disk's own limit, and at what cost: see README.md."""
 
-import argparse
-import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -16,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from contestants import (
     BATCH,
     BATCHES_AHEAD,
@@ -32,6 +28,9 @@ from contestants import (
 )
 
 from headrace.data.files import direct_alignment
+
+sys.path.append(str(Path(__file__).parents[1]))
+from reporting import busy_s, finish, options_of, show_targets
 
 RESULTS = Path(__file__).parent / "results"
 CASES = (Case("4 KiB", 4096, 4096), Case("4-12 KiB", 4096, 12288))
@@ -60,14 +59,10 @@ FULL = Plan("full", 8, 7, 4.0, 3.0, 3)
 
 def main() -> None:
     """Makes the file, measures, and reports."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="under 50 s: small file, short runs")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser = options_of(__doc__, "small file, short runs")
     parser.add_argument("--folder", type=Path, help="where the data file is made, and kept")
-    parser.add_argument("--rounds", type=int, help="rounds of all contestants")
     parser.add_argument("--seconds", type=float, help="length of each run")
     parser.add_argument("--gib", type=int, help="size of the data file")
-    parser.add_argument("--out", type=Path, help="the results file")
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
     plan = Plan(
@@ -88,21 +83,15 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="headrace-read-") as folder:
             measured = measure(plan, Path(folder))
     targets = targets_of(measured["runs"])
-    path = options.out or RESULTS / f"{plan.name}.json"
-    facts = {
-        "benchmark": "read",
-        "mode": plan.name,
-        "targets": targets,
-        "seconds": round(time.perf_counter() - began_s, 1),
-    }
-    setting = {"batch": BATCH, "batches_ahead": BATCHES_AHEAD, "queue_depth": QUEUE_DEPTH}
-    whole = facts | {"machine": machine(), "plan": asdict(plan), "setting": setting} | measured
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(whole, indent=1) + "\n")
     show(measured, targets)
-    print(f"{facts['seconds']} s; raw results in {path}")
-    if options.json:
-        print(json.dumps(facts))
+    setting = {"batch": BATCH, "batches_ahead": BATCHES_AHEAD, "queue_depth": QUEUE_DEPTH}
+    finish(
+        options.out or RESULTS / f"{plan.name}.json",
+        {"benchmark": "read", "mode": plan.name, "targets": targets},
+        {"machine": versions(), "plan": asdict(plan), "setting": setting, **measured},
+        began_s=began_s,
+        as_json=options.json,
+    )
 
 
 def measure(plan: Plan, folder: Path) -> dict[str, Any]:
@@ -173,16 +162,6 @@ def own_busy_s() -> float:
     return sum(os.times()[:4])
 
 
-def busy_s() -> float:
-    """Seconds that all processors of the machine have worked, for anyone (Linux; else 0)."""
-    try:
-        words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    except OSError:
-        return 0.0
-    user, nice, system = (int(word) for word in words[:3])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
-
-
 def targets_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The figures with a goal: medians over the rounds; ratios are taken within a round."""
     uring = values(runs, "4 KiB", "headrace uring", "user_us", "system_us")
@@ -241,28 +220,13 @@ def show(measured: dict[str, Any], targets: dict[str, Any]) -> None:
         print(f"trial of {name}: {rate:.0f} reads/s")
     others_s = sum(run["others_cpu_s"] for run in runs)
     print(f"other programs used {others_s:.1f} s of processor time meanwhile\n")
-    for name, target in targets.items():
-        mark = "met" if target["met"] else "MISSED"
-        print(f"{name:28}{target['value']:8.3f}  goal {target['goal']:.2f}  {mark}")
+    show_targets(targets)
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    model = "unknown"
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":")[1].strip() for line in lines if "model name" in line), model)
+def versions() -> dict[str, str]:
+    """Of what only this benchmark uses."""
     fio = subprocess.run(["fio", "--version"], capture_output=True, text=True)
-    return {
-        "processor": model,
-        "num_processors": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "fio": fio.stdout.strip(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-    }
+    return {"numpy": np.__version__, "fio": fio.stdout.strip()}
 
 
 def say(text: str) -> None:

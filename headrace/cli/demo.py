@@ -49,11 +49,9 @@ def demo(
     options = {"strategy": "flush", "cuts": ",".join(map(str, cuts))}
     draining = train_recipe(RECIPE, options, out=folder / "flush")
 
-    figures = {
-        "async": _figures(flowing),
-        "flush": _figures(draining),
-        "ratio": round(_figures(flowing)["samples_per_s"] / _figures(draining)["samples_per_s"], 4),
-    }
+    fast, slow = _figures(flowing), _figures(draining)
+    ratio = round(fast["samples_per_s"] / slow["samples_per_s"], 4)
+    figures = {"async": fast, "flush": slow, "ratio": ratio}
     _show(folder, figures)
     if as_json:
         print(json.dumps(figures), flush=True)

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self, final
 
 from rich.console import Console
@@ -41,12 +40,7 @@ class LiveLine:
     def __enter__(self) -> Self:
         return self  # nothing yet: of several processes on one terminal only one has figures
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live.is_started:
             self._live.update(Text(""))
             self._live.stop()

@@ -3,7 +3,6 @@
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, final
 
 import numpy as np
@@ -180,12 +179,7 @@ class Loader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _end_iteration(self) -> None:
@@ -229,7 +223,8 @@ class _Iteration:
         self._loader = loader
         self._number = number
         self._is_over = False
-        self._prefetch = loader._start_reading(self) if loader._reading.fields else None
+        if loader._reading.fields:
+            loader._start_reading(self)
 
     def __iter__(self) -> "_Iteration":
         return self
@@ -244,30 +239,31 @@ class _Iteration:
                 got="another iteration, a new state or close() since it began",
                 remedy="iterate over the loader again",
             )
-        size = min(loader.batch_size, loader._end - loader._position)
-        if size <= 0:
+        size = next(loader.batch_sizes(), 0)
+        if not size:
             loader._epoch, loader._position = loader._epoch + 1, 0
             self._is_over = True
             loader._end_reading()
             raise StopIteration
-        batch = {} if self._prefetch is None else self._take()
+        batch = self._take() if loader._reading.fields else {}
         loader._position += size
         return batch
 
     def _take(self) -> Batch:
         """The batch at the loader's position."""
+        loader = self._loader
         while True:
-            assert self._prefetch is not None
-            if not self._prefetch.is_usable:  # forked, or interrupted while it was replaced
-                self._prefetch = self._loader._start_reading(self)
+            prefetch = loader._prefetch
+            if prefetch is None or not prefetch.is_usable:  # forked, or interrupted in a restart
+                prefetch = loader._start_reading(self)
             try:
-                batch = self._prefetch.take(self._loader._number_in_reading)
+                batch = prefetch.take(loader._number_in_reading)
             except Exception:
                 self._is_over = True  # another iteration tries again from here
                 raise
             if batch is not None:
                 return batch
-            self._prefetch = self._loader._start_reading(self)
+            loader._end_reading()  # that batch was lost: read it again
 
 
 @dataclass(frozen=True)

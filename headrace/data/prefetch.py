@@ -44,7 +44,7 @@ class Reading:
 
 @final
 class Prefetch:
-    """An iterator over batches that a background thread reads; starts at once.
+    """Batches that a background thread reads, to be taken in order; starts at once.
 
     It belongs to the process that made it: a forked child makes its own. The thread holds neither
     this object nor its maker, so whoever abandons it without ``close`` leaves nothing behind.

@@ -128,9 +128,13 @@ class Versions:
             return
         yield
         self._pins[weights.key] -= 1
-        is_over = weights.key not in self._ahead and weights.key != ("version", self.applied)
-        if is_over and not self._pins[weights.key]:
-            self._spares.give(weights.tensors)
+        self._let_go(weights.key, weights.tensors)
+
+    def _let_go(self, key: Hashable, tensors: Sequence[Tensor]) -> None:
+        """Uses the memory of a set of weights again if no pass can read the set any more."""
+        is_newest = key == ("version", self.applied)
+        if not (is_newest or key in self._ahead or self._pins[key]):
+            self._spares.give(tensors)
 
     def _read(self, read: Latest, batch: int, steps: int) -> Weights:
         key = weights_key(read, batch, self.applied, steps)
@@ -267,9 +271,7 @@ class Versions:
         # the forecast of the next batch has served: its forward passes now read what is newest
         for key in list(self._ahead):
             if not (isinstance(key, tuple) and key[0] == "forecast" and key[1] > batch + 1):
-                tensors = self._ahead.pop(key)
-                if not self._pins[key]:
-                    self._spares.give(tensors)
+                self._let_go(key, self._ahead.pop(key))
 
     def drain(self) -> None:
         """Forgets all but weights and optimizer state: a segment is over."""

@@ -27,6 +27,7 @@ from headrace.errors import HeadraceError, LaunchError, PeerLostError
 
 __all__ = [
     "End",
+    "KEEP_FREED_MEMORY",
     "cause",
     "follow_launcher",
     "is_launched",
@@ -39,6 +40,11 @@ LAUNCHER = "HEADRACE_LAUNCHER"
 """Names the process that started this one, in the environment of the processes started here."""
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+KEEP_FREED_MEMORY: Mapping[str, str] = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+}
+"""For glibc: freed tensors' memory else goes back to the system, and costs page faults anew."""
 WAIT_FOR_CAUSE_S = 7.0
 """A process whose peer is gone lets the peer's own error be seen first: the peer may wait for its
 channels twice 3 s before it reports. The launcher, which then ends all, does not wait."""
@@ -290,9 +296,7 @@ def _environment(threads: int) -> Iterator[None]:
     wanted = {
         LAUNCHER: str(os.getpid()),
         "OMP_NUM_THREADS": str(threads),
-        # glibc keeps the memory of freed tensors, which else goes back to the system at every pass
-        "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(1 << 30)),
-        "MALLOC_TRIM_THRESHOLD_": os.environ.get("MALLOC_TRIM_THRESHOLD_", str(1 << 32)),
+        **{name: os.environ.get(name, value) for name, value in KEEP_FREED_MEMORY.items()},
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }
     if sys.platform == "linux":  # all processes are here: no need to find out this machine's name
