@@ -1,11 +1,8 @@
-"""Reads by threads that call preadv, the interpreter's lock released: where io_uring is refused."""
+"""Reads by threads that wait in the system's calls: where io_uring is refused."""
 
-import errno
 import os
 import threading
-from collections import deque
-from queue import SimpleQueue
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +11,6 @@ from headrace.data.request import Requests
 
 __all__ = ["Threads"]
 
-_NEVER = 1 << 62
-
 
 @final
 class Threads:
@@ -23,19 +18,23 @@ class Threads:
 
     Args:
         queue_depth: requests that may be under way, waiting ones included.
-        num_threads: 32 come near what the interpreter's lock allows.
+        num_threads: reads that the system sees at a time.
     """
 
     name = "threads"
 
-    def __init__(self, queue_depth: int, num_threads: int = 32) -> None:
+    def __init__(self, queue_depth: int, num_threads: int = 64) -> None:
+        from headrace.data import preads  # which loads numba
+
+        self._preads = preads
+        self._pool = preads.make_pool(queue_depth)
         self._depth = queue_depth
         self._process = os.getpid()
-        self._work: SimpleQueue[tuple[int, Any, int, int, int] | None] = SimpleQueue()
-        self._done: deque[tuple[int, int]] = deque()
-        self._wanted = _NEVER  # the finished requests that the reading thread sleeps for
-        self._wake: SimpleQueue[None] = SimpleQueue()
-        self._num_in_flight = 0
+        self._work_out, self._work_in = os.pipe()
+        self._wake_out, self._wake_in = os.pipe()
+        # Compiled, or loaded, once in this thread rather than in all of them.
+        self._stop(1)
+        self._serve()
         self._threads = [
             threading.Thread(target=self._serve, name=f"headrace-read-{number}", daemon=True)
             for number in range(min(num_threads, queue_depth))
@@ -43,69 +42,40 @@ class Threads:
         for thread in self._threads:
             thread.start()
 
+    def _stop(self, num_threads: int) -> None:
+        os.write(self._work_in, np.full(num_threads, self._preads.STOP).tobytes())
+
+    def _serve(self) -> None:
+        self._preads.serve(self._pool, self._work_out, self._wake_in)
+
     @property
     def num_in_flight(self) -> int:
         """Requests pushed and not yet collected."""
-        return self._num_in_flight
+        return self._depth - self.room
 
     @property
     def room(self) -> int:
         """Requests that may be pushed now."""
-        return self._depth - self._num_in_flight
+        return self._preads.num_free(self._pool)
 
     def push(self, requests: Requests, buffer: NDArray[np.uint8]) -> None:
         """Queues reads, at most ``room``; see headrace.data.engine.Engine."""
-        view, put = memoryview(buffer.data), self._work.put
-        starts = requests["address"] - buffer.ctypes.data
-        fields = zip(
-            requests["descriptor"].tolist(),
-            requests["offset"].tolist(),
-            starts.tolist(),
-            (starts + requests["length"]).tolist(),
-            requests["ticket"].tolist(),
-            requests["flags"].tolist(),
-            strict=True,
-        )
-        for descriptor, offset, start, stop, ticket, flag in fields:
-            put((descriptor, view[start:stop], offset, flag, ticket))
-        self._num_in_flight += len(requests)
+        self._preads.push(self._pool, requests, self._work_in)
 
     def collect(self, num_wanted: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Waits for num_wanted requests to end and returns all that have; see the contract."""
-        done = self._done
-        while len(done) < num_wanted:
-            self._wanted = num_wanted
-            if len(done) >= num_wanted:
-                break
-            self._wake.get()
-        self._wanted = _NEVER
-        ended = [done.popleft() for _ in range(len(done))]
-        self._num_in_flight -= len(ended)
-        pairs = np.array(ended, np.int64).reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
+        # A byte may be left from an earlier wait that needed none: then this asks once more.
+        while not self._preads.ask(self._pool, num_wanted):
+            os.read(self._wake_out, 1)
+        return self._preads.collect(self._pool)
 
     def close(self) -> bool:
         """Ends the threads once their reads have ended; False in a child, which has no threads."""
-        if os.getpid() != self._process:
-            return False
-        for _ in self._threads:
-            self._work.put(None)
-        for thread in self._threads:
-            thread.join()
-        return True
-
-    def _serve(self) -> None:
-        get, finish, done, preadv = self._work.get, self._done.append, self._done, os.preadv
-        while (request := get()) is not None:
-            descriptor, view, offset, flags, ticket = request
-            del request
-            try:
-                result = preadv(descriptor, (view,), offset, flags)
-            except OSError as error:
-                result = -(error.errno or errno.EIO)
-            del view  # the buffer may be gone, and used again, as soon as its reads have ended
-            finish((ticket, result))
-            if len(done) >= self._wanted:
-                # Two threads may both wake it; the reading thread counts again.
-                self._wanted = _NEVER
-                self._wake.put(None)
+        is_owner = os.getpid() == self._process
+        if is_owner:
+            self._stop(len(self._threads))
+            for thread in self._threads:
+                thread.join()
+        for descriptor in (self._work_out, self._work_in, self._wake_out, self._wake_in):
+            os.close(descriptor)
+        return is_owner

@@ -42,7 +42,7 @@ ROW_OF = rows_of_the_table()
 NO_TORCH = (
     "errors progress shares pipeline.actions pipeline.partition pipeline.schedule"
     " pipeline.strategy pipeline.clock data.formats data.index data.order data.plan data.records"
-    " data.reader data.uring data.threads data.engine data.read data.request data.files"
+    " data.reader data.uring data.threads data.preads data.engine data.read data.request data.files"
     " data.buffers data.memory"
 ).split()
 ONLY_IN = {
@@ -50,7 +50,7 @@ ONLY_IN = {
     "typer": ["cli"],
     "rich": ["cli"],
     "matplotlib": ["plots"],
-    "numba": ["linear"],
+    "numba": ["data.preads", "linear"],
 }
 
 

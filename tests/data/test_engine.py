@@ -5,15 +5,19 @@ import errno
 import fcntl
 import itertools
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headrace.data import uring
 from headrace.data.engine import EngineName
 from headrace.data.files import RWF_DONTCACHE
 from headrace.data.reader import Reader
+from headrace.data.request import REQUEST
+from headrace.data.threads import Threads
 from headrace.errors import DataError, ReadError, RunError
 from tests.data.reading import (
     REFUSALS,
@@ -65,8 +69,8 @@ def test_io_uring_is_refused(
         Reader([path], engine="uring")
     with Reader([path]) as reader:
         assert reader.engine == "threads"
-        assert num_descriptors() == before
         check_reads(reader, path)
+    assert num_descriptors() == before
 
 
 def test_another_fault_of_io_uring_is_not_hidden(
@@ -110,7 +114,7 @@ def test_a_kernel_without_the_read_operation(path: Path, monkeypatch: pytest.Mon
     before = num_descriptors()
     with Reader([path]) as reader:
         assert reader.engine == "threads"
-        assert num_descriptors() == before
+    assert num_descriptors() == before
 
 
 def test_a_kernel_short_of_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,3 +306,62 @@ def test_reads_lost_by_an_interruption(path: Path, monkeypatch: pytest.MonkeyPat
 
         with pytest.raises(RunError, match="reads of this batch were lost; make a new reader"):
             reader.finish(read)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3, 64])
+def test_more_reads_for_threads_than_a_pipe_takes_at_once(path: Path, num_threads: int) -> None:
+    """A pipe holds 8192 numbers and takes 512 in one piece; each read ends once, and only once."""
+    data, num = path.read_bytes(), 10_000
+    offsets = np.random.default_rng(0).integers(0, len(data) - 8, num)
+    buffer = np.zeros((num, 8), np.uint8)
+    threads = Threads(num, num_threads)
+    with path.open("rb") as file:
+        for ticket in (0, num):  # the second round gets its rows in another order
+            requests = np.zeros(num, REQUEST)
+            requests["descriptor"], requests["offset"] = file.fileno(), offsets
+            requests["address"], requests["length"] = buffer.ctypes.data + 8 * np.arange(num), 8
+            requests["ticket"] = ticket + np.arange(num)
+            buffer[:] = 0
+            threads.push(requests, buffer)
+            assert (threads.room, threads.num_in_flight) == (0, num)
+            some, few = threads.collect(num // 2)
+            rest, last = threads.collect(num - len(some))
+            assert sorted([*some.tolist(), *rest.tolist()]) == requests["ticket"].tolist()
+            assert {*few.tolist(), *last.tolist()} == {8}
+            assert [row.tobytes() for row in buffer] == [data[at : at + 8] for at in offsets]
+    assert threads.collect(0)[0].tolist() == []
+    assert threads.close()
+
+
+def test_signals_among_the_reads_of_threads(path: Path) -> None:
+    """A thousand interruptions a second change nothing."""
+    caught = []
+    before = signal.signal(signal.SIGALRM, lambda *_: caught.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        with Reader([path], engine="threads", direct=False, queue_depth=8) as reader:
+            while len(caught) < 100:
+                check_reads(reader, path)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_flags_and_errors_reach_threads(path: Path) -> None:
+    """An impossible flag is refused by the system itself, a wrong descriptor too."""
+    buffer = np.zeros(8, np.uint8)
+    threads = Threads(4)
+    with path.open("rb") as file:
+        requests = np.zeros(3, REQUEST)
+        requests["descriptor"] = [file.fileno(), file.fileno(), 1 << 20]
+        requests["flags"] = [0, 1 << 30, 0]
+        requests["address"], requests["length"] = buffer.ctypes.data, 8
+        requests["ticket"] = [5, 6, 7]
+        threads.push(requests, buffer)
+        tickets, results = threads.collect(3)
+    threads.close()
+    assert dict(zip(tickets.tolist(), results.tolist(), strict=True)) == {
+        5: 8,
+        6: -errno.EOPNOTSUPP,
+        7: -errno.EBADF,
+    }
