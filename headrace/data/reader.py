@@ -105,7 +105,7 @@ class Reader:
         self._files = OpenFiles(files, direct=want_direct, max_open=max_open_files)
         self._pool = BufferPool()
         self._engine: Engine = make_engine(engine, queue_depth)
-        self._batch = max(1, queue_depth // 2)
+        self._batch = max(1, queue_depth // 4)  # reaped at a time; more lets the queue run low
         # The system's number of the thread: no child has it, and no later thread gets it soon.
         self._owner = (os.getpid(), threading.get_native_id())
         self._reads: dict[int, Read] = {}
@@ -175,9 +175,9 @@ class Reader:
             if read.num_left and not num_in_flight:
                 # Such as by Ctrl-C between their end and our booking it.
                 raise RunError("reads of this batch were lost", remedy="make a new reader")
-            # Half a queue at a time while there is more to do; the stragglers of a batch that
+            # A part of the queue at a time while there is more to do; the stragglers of a batch that
             # stands before others come along with theirs.
-            wanted = min(self._batch, num_in_flight, max(read.num_left, self._batch // 4))
+            wanted = min(self._batch, num_in_flight, max(read.num_left, self._batch // 2))
             self._settle(*self._engine.collect(wanted))
         if read.lease is not None:
             read.lease.end_writing()
