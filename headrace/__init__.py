@@ -4,9 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.data.formats.format import Format
     from headrace.data.loader import Loader
+    from headrace.data.opening import open
     from headrace.data.order import RandomOrder, SequentialOrder
-    from headrace.data.records import Records, open
+    from headrace.data.records import Records
     from headrace.errors import HeadraceError
     from headrace.pipeline.pipeline import Batch, Pipeline
     from headrace.pipeline.strategy import FLUSH, FORECAST, PREDICT, SPECTRAIN, STASH, Strategy
@@ -17,6 +19,7 @@ __all__ = [
     "Batch",
     "FLUSH",
     "FORECAST",
+    "Format",
     "HeadraceError",
     "Loader",
     "PREDICT",
@@ -42,6 +45,7 @@ def __getattr__(name: str) -> object:
         "Batch": "pipeline.pipeline",
         "FLUSH": "pipeline.strategy",
         "FORECAST": "pipeline.strategy",
+        "Format": "data.formats.format",
         "HeadraceError": "errors",
         "Loader": "data.loader",
         "PREDICT": "pipeline.strategy",
@@ -53,7 +57,7 @@ def __getattr__(name: str) -> object:
         "STASH": "pipeline.strategy",
         "SequentialOrder": "data.order",
         "Strategy": "pipeline.strategy",
-        "open": "data.records",
+        "open": "data.opening",
         "train": "runs.loop",
     }
     if name not in homes:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headrace.runs.files import appearing, read_json, write_json
+from headrace.files import appearing, read_json, write_json
 
 
 def test_a_file_appears_at_the_end(tmp_path):

@@ -1,22 +1,21 @@
 """From the bytes of records, scattered in a read's buffer, to one dense array or tensor."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from headrace.errors import DataError
+from headrace.errors import DataError, ReadError
 
 if TYPE_CHECKING:
-    import torch
-
     from headrace.data.reader import Pieces
 
-__all__ = ["dense", "to_tensors"]
+__all__ = ["decoded", "dense", "to_tensors"]
 
+_DAMAGED = "headrace verify lists all such records"
 _LONGEST_ITEM = (1 << 31) - 1  # bytes of one item of an array, for numpy
 
 
@@ -78,10 +77,34 @@ def _any_pieces(pieces: "Pieces", num_bytes: int) -> NDArray[np.uint8]:
     return joined
 
 
-def to_tensors(
-    arrays: Mapping[str, NDArray[Any]], *, pin_memory: bool = False
-) -> "dict[str, torch.Tensor]":
+def decoded(
+    pieces: "Pieces", decode: Callable[[NDArray[np.uint8]], Any], place: Callable[[int], str]
+) -> list[Any]:
+    """The value of each record.
+
+    Args:
+        pieces: where the bytes of R records are.
+        decode: from bytes to a value.
+        place: names the record of a row, for messages.
+
+    Raises:
+        ReadError: the bytes of a record are damaged.
+    """
+    values = []
+    for row in range(len(pieces.starts) - 1):
+        try:
+            values.append(decode(pieces.record(row)))
+        except ValueError as error:
+            raise ReadError(
+                "a record is damaged", got=error, where=place(row), remedy=_DAMAGED
+            ) from error
+    return values
+
+
+def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[str, Any]:
     """The arrays as tensors that share their memory, or as copies in pinned memory.
+
+    What is no array, such as a list of decoded values, stays what it is.
 
     Pinned memory makes the copy to a CUDA device asynchronous. No GPU has run this yet.
 
@@ -95,7 +118,10 @@ def to_tensors(
             "memory cannot be pinned", got="no device to copy to", remedy="leave out pin_memory"
         )
     tensors = {}
-    for name, array in arrays.items():
+    for name, array in batch.items():
+        if not isinstance(array, np.ndarray):
+            tensors[name] = array
+            continue
         try:
             tensors[name] = torch.from_numpy(
                 array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -108,5 +134,8 @@ def to_tensors(
                 remedy="take the arrays as they are (tensors=False) and convert them",
             ) from error
     if pin_memory:
-        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+        tensors = {
+            name: value.pin_memory() if isinstance(value, torch.Tensor) else value
+            for name, value in tensors.items()
+        }
     return tensors

@@ -5,13 +5,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.collate import dense, to_tensors
+from headrace.data.collate import decoded, dense, to_tensors
 from headrace.data.reader import EngineName, Read, Reader
 from headrace.data.records import Records
 
@@ -166,10 +167,18 @@ class _Work:
 
     def _collated(self, reader: Reader, reads: Mapping[str, Read]) -> Batch:
         fields = self._records.fields
-        arrays = {
-            name: dense(reader.finish(read), fields[name].dtype, fields[name].shape)
-            for name, read in reads.items()
-        }
+        batch: Batch = {}
+        for name, read in reads.items():
+            pieces, one = reader.finish(read), fields[name]
+            if one.has_any_length:
+                values = decoded(
+                    pieces,
+                    partial(one.format.decode, name, about=one.about),
+                    partial(read.place, paths=self._records.paths),
+                )
+                batch[name] = one.format.collate(name, values, one.about)
+            else:
+                batch[name] = dense(pieces, one.dtype, one.record_shape)
         if not self._reading.tensors:
-            return arrays
-        return to_tensors(arrays, pin_memory=self._reading.pin_memory)
+            return batch
+        return to_tensors(batch, pin_memory=self._reading.pin_memory)

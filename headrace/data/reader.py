@@ -175,8 +175,8 @@ class Reader:
             if read.num_left and not num_in_flight:
                 # Such as by Ctrl-C between their end and our booking it.
                 raise RunError("reads of this batch were lost", remedy="make a new reader")
-            # A part of the queue at a time while there is more to do; the stragglers of a batch that
-            # stands before others come along with theirs.
+            # A part of the queue at a time while there is more to do; the stragglers of a batch
+            # that stands before others come along with theirs.
             wanted = min(self._batch, num_in_flight, max(read.num_left, self._batch // 2))
             self._settle(*self._engine.collect(wanted))
         if read.lease is not None:

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 import headrace
 from headrace.errors import DataError
+from headrace.files import appearing
 from headrace.recipes.models import convolutional_net
-from headrace.runs.files import appearing
 
 __all__ = ["data", "loss", "num_correct", "optimizer", "run", "unpacked"]
 

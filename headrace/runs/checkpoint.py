@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from headrace.errors import DataError
-from headrace.runs.files import appearing, write_json
+from headrace.files import appearing, write_json
 
 __all__ = ["INDEX", "Shard", "load_model", "write_index", "write_shard"]
 

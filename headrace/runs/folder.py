@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import RecipeError
-from headrace.runs.files import read_json, write_json
+from headrace.files import read_json, write_json
 
 __all__ = ["Claim", "claim", "results_of", "write_config", "write_results"]
 

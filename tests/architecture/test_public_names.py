@@ -5,7 +5,7 @@ import pytest
 import headrace
 
 NAMES = """
-    Batch FLUSH FORECAST HeadraceError Loader PREDICT Pipeline RandomOrder Records Run SPECTRAIN
+    Batch FLUSH FORECAST Format HeadraceError Loader PREDICT Pipeline RandomOrder Records Run SPECTRAIN
     STASH SequentialOrder Strategy __version__ open train
 """.split()
 

@@ -28,7 +28,7 @@ def test_there_are_two_blocks() -> None:
 def test_the_library_code_runs(tmp_path: Path) -> None:
     """As it stands, in a folder with a little of what it reads; it ends with a summary."""
     (tmp_path / "headrace" / "runs").mkdir(parents=True)
-    for name in ("errors.py", "runs/files.py"):
+    for name in ("errors.py", "files.py"):
         shutil.copy(ROOT / "headrace" / name, tmp_path / "headrace" / name)
     script = tmp_path / "script.py"
     script.write_text(BLOCKS[0])

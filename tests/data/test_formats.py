@@ -9,13 +9,21 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.data.formats import detect, scan
+from headrace.data.collate import dense
+from headrace.data.formats import detect, make
 from headrace.data.formats.idx import DTYPES
+from headrace.data.reader import Reader
 from headrace.errors import DataError
+from headrace.progress import Silent
 
 NUMBERS = np.array([0, 1, -1, 2, 7, 100, -100, 3, 5, 12, 0, 1], np.int8).reshape(4, 3)
 NUMERIC = "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()
 IDX_CODES = {0x08: "B", 0x09: "b", 0x0B: "h", 0x0C: "i", 0x0D: "f", 0x0E: "d"}
+
+
+def scan(path, format):
+    """What a format finds in a file."""
+    return make(format, {}).scan(path, Silent())
 
 
 def records_in(path, layout):
@@ -31,7 +39,7 @@ def records_in(path, layout):
 
 def scan_npy(path):
     assert detect(path) == "npy"
-    return scan(path, "npy", {})["data"]
+    return scan(path, "npy")["data"]
 
 
 # .npy
@@ -111,13 +119,13 @@ def test_the_tests_own_npy_files_are_right(tmp_path):
     "array, message",
     [
         (np.float32(1), r"the array has no axis of records: got shape \(\), expected at least 1-D"),
-        (np.asfortranarray(np.ones((3, 4))), r"Fortran order: got shape \(3, 4\), columns .*"),
         (np.array(["a", "bc"]), "a dtype that cannot be trained on: got <U2, expected bool, an in"),
         (np.array([b"a", b"bc"]), r"a dtype that cannot be trained on: got \|S2"),
         (np.array(["2020-01-01"], "M8[D]"), r"cannot be trained on: got datetime64\[D\]"),
         (np.array([1], "m8[s]"), r"cannot be trained on: got timedelta64\[s\]"),
         (np.array([{}], object), "a dtype that cannot be trained on: got object"),
-        (np.zeros(2, [("x", "f4"), ("y", "i2")]), r"cannot be trained on: got \[\('x', '<f4'\)"),
+        (np.zeros(2, [("x", "f4"), ("y", "O")]), "a dtype that cannot be trained on: got object"),
+        (np.zeros(2, [("x", [("y", "f4")])]), r"cannot be trained on: got \[\('y', '<f4'\)"),
         (np.zeros(2, np.longdouble), "cannot be trained on: got float128"),
         (np.zeros(2, np.clongdouble), "cannot be trained on: got complex256"),
     ],
@@ -131,16 +139,28 @@ def test_npy_that_is_no_set_of_records(tmp_path, array, message):
         headrace.open(path)
 
 
-def test_remedy_against_fortran_order_works(tmp_path):
-    """The words of the message, carried out."""
-    path, array = tmp_path / "a.npy", np.asfortranarray(np.arange(12).reshape(3, 4))
-    np.save(path, array)
-    with pytest.raises(DataError, match=r"np\.save\(path, np\.ascontiguousarray\(array\)\)"):
-        headrace.open(path)
+@pytest.mark.parametrize("shape", [(3, 4), (5, 2, 3), (1, 4), (4, 1, 3, 2), (0, 3), (3, 0)])
+@pytest.mark.parametrize("dtype", ["<f4", ">i2", [("x", ">i2"), ("y", "f8", (2, 3)), ("z", "u1")]])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npy_in_either_order_and_of_structs(tmp_path, shape, dtype, order):
+    """Records are those that NumPy's own indexing gives; members of structs are fields."""
+    array = np.zeros(shape, dtype)
+    content = np.random.default_rng(0).integers(0, 99, array.nbytes, np.uint8)
+    array = np.ndarray(shape, dtype, content, order=order)
+    np.save(tmp_path / "a.npy", array)
+    array = np.load(tmp_path / "a.npy")
 
-    np.save(path, np.ascontiguousarray(array))
+    records = headrace.open(tmp_path / "a.npy")
 
-    assert np.array_equal(records_in(path, scan_npy(path)), array)
+    assert list(records.fields) == list(array.dtype.names or ("data",))
+    indices = np.random.default_rng(1).integers(0, max(shape[0], 1), 7)[: 7 * min(shape[0], 1)]
+    for engine in ("uring", "threads"):
+        with Reader(records.paths, engine=engine) as reader:
+            for name, field in records.fields.items():
+                pieces = reader.finish(reader.start(records.spans(indices, name)))
+                batch = dense(pieces, field.dtype, field.record_shape)
+                expected = array[indices] if name == "data" else array[name][indices]
+                assert batch.tobytes() == expected.astype(batch.dtype).tobytes()
 
 
 def test_npy_cut_short_anywhere(tmp_path):
@@ -153,7 +173,7 @@ def test_npy_cut_short_anywhere(tmp_path):
     for length in range(len(content)):
         cut.write_bytes(content[:length])
         with pytest.raises(DataError, match=r"cut\.npy") as caught:
-            scan(cut, "npy", {})
+            scan(cut, "npy")
         seen |= {message for message in messages if message in str(caught.value)}
 
     assert seen == messages
@@ -220,7 +240,7 @@ def test_npy_with_any_byte_of_the_header_changed(tmp_path):
         for value in {content[place] ^ 1, content[place] ^ 0x80, ord(" "), drawn}:
             path.write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
             try:
-                layout = scan(path, "npy", {})["data"]
+                layout = scan(path, "npy")["data"]
             except DataError:
                 continue
             num_accepted += 1
@@ -275,7 +295,7 @@ def test_idx_of_every_type(tmp_path, code, shape):
     path.write_bytes(idx_content(code, shape, values))
 
     assert detect(path) == "idx"
-    layout = scan(path, "idx", {})["data"]
+    layout = scan(path, "idx")["data"]
 
     assert (layout.num_records, layout.shape) == (shape[0], shape[1:])
     assert np.ravel(records_in(path, layout)).tolist() == values
@@ -294,7 +314,7 @@ def test_idx_cut_short_anywhere(tmp_path):
         path.write_bytes(content[:length])
         message = "not an IDX file: got the first bytes 00" if length < 4 else "is truncated: got"
         with pytest.raises(DataError, match=f"{message}.*{path}"):
-            scan(path, "idx", {})
+            scan(path, "idx")
     with pytest.raises(DataError, match=r"got 35 bytes, expected 36 for >i4 of shape \(2, 3\)"):
         headrace.open(path)
     path.write_bytes(content[:11])
@@ -335,11 +355,32 @@ def test_compressed_files_say_what_to_do(tmp_path, format):
     path.write_bytes(gzip.compress(idx_content(0x08, (2, 2), [1, 2, 3, 4])))
     with pytest.raises(DataError, match="compressed.*: got gzip; in .*gz; gunzip it"):
         headrace.open(path, format=format)
-    path = tmp_path / "a.npz"
-    np.savez(path, NUMBERS)
-    assert zipfile.is_zipfile(path)
-    with pytest.raises(DataError, match=r"compressed.*: got zip \(an \.npz, perhaps\); in .*unpac"):
-        headrace.open(path, format=format)
+
+
+def test_npz(tmp_path):
+    """Stored arrays are fields, read where they lie; compressed ones are refused."""
+    struct = np.array([(1, 2.5), (3, 4.5), (5, 6.5)], [("a", "i4"), ("b", "f8")])
+    np.savez(tmp_path / "a.npz", x=NUMBERS[:3], y=np.arange(3.0), z=struct)
+    with np.load(tmp_path / "a.npz") as truth:
+        expected = {"x": truth["x"], "y": truth["y"], "z.a": struct["a"], "z.b": struct["b"]}
+
+    records = headrace.open(tmp_path / "a.npz")
+    batch = next(iter(headrace.Loader(records, batch_size=3, order=headrace.SequentialOrder())))
+
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        name: array.tolist() for name, array in expected.items()
+    }
+    np.savez_compressed(tmp_path / "b.npz", x=NUMBERS)
+    with pytest.raises(DataError, match="array in the archive is compressed.*x.npy.*np.savez, whi"):
+        headrace.open(tmp_path / "b.npz")
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr("a.txt", "text")
+    with pytest.raises(DataError, match="holds something else than arrays: got a.txt"):
+        headrace.open(tmp_path / "c.zip")
+    content = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "d.npz").write_bytes(content[:-30])
+    with pytest.raises(DataError, match="the archive is damaged"):
+        headrace.open(tmp_path / "d.npz")
 
 
 @pytest.mark.parametrize("format", [None, "npy", "idx"])
@@ -354,10 +395,10 @@ def test_empty_file(tmp_path, format):
 
 def test_text_is_pointed_to_windows(tmp_path):
     """Text has no header, so only the user can say that it is meant."""
-    path = tmp_path / "a.txt"
+    path = tmp_path / "a.data"
     path.write_text("call me Ishmael")
 
-    with pytest.raises(DataError, match='got the first bytes 63 61 .*give format="windows" and le'):
+    with pytest.raises(DataError, match='got the first bytes 63 61 .*give format=.*format="windows" and le'):
         headrace.open(path)
     with pytest.raises(DataError, match="not a .npy file: got the first bytes 63 61"):
         headrace.open(path, format="npy")

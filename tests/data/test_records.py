@@ -232,16 +232,15 @@ def shelf(tmp_path, monkeypatch):
         ({"x": {"y": "a.npy"}}, "not a path: got {{'y': 'a.npy'}}"),
         (
             ["a.npy", "double.npy"],
-            "differ: got float64 of shape .3. a record, expected float32 of ",
+            "differ: got float64.3. a record, expected float32.",
         ),
-        (["a.npy", "big_endian.npy"], "files of one data set differ: got >f4 of .*in {here}/big"),
-        (["a.npy", "wide.npy"], "got float32 of shape .4. a record, .*; in {here}/wide.npy"),
+        (["a.npy", "big_endian.npy"], "files of one data set differ: got >f4.*in {here}/big"),
+        (["a.npy", "wide.npy"], "got float32.4. a record, .*; in {here}/wide.npy"),
         (["a.npy", "idx"], "two formats in one data set: got idx, expected npy as in {here}/a.npy"),
         (
             {"x": "a.npy", "y": "short.npy", "z": "idx"},
             "fields differ in length: got x 5, y 4, z 5, expected as many records in each",
         ),
-        ("a.txt", "the file's format is not known"),
     ],
 )
 def test_what_does_not_open(shelf, source, message):
@@ -252,15 +251,17 @@ def test_what_does_not_open(shelf, source, message):
 
 def test_formats_and_options_that_do_not_exist(shelf):
     """Names are checked against those there are."""
-    with pytest.raises(DataError, match="unknown format: got 'csv', expected 'npy', 'idx', 'windo"):
-        headrace.open("a.npy", format="csv")
+    with pytest.raises(DataError, match="unknown format: got 'avi', expected 'npy', 'npz'"):
+        headrace.open("a.npy", format="avi")
     with pytest.raises(
         DataError, match='format "idx" has no such option: got depth, expected none'
     ):
         headrace.open("idx", depth=3)
     with pytest.raises(DataError, match="not an IDX file: got the first bytes 93 4e 55 4d"):
         headrace.open("a.npy", format="idx")
-    with pytest.raises(DataError, match="ahead= gives two fields, which a mapping cannot name"):
+    with pytest.raises(
+        DataError, match="the files have several fields, which a mapping cannot name"
+    ):
         headrace.open({"text": "a.txt"}, format="windows", length=4, ahead=1)
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.data.formats import scan
+from headrace.data.formats.windows import Windows
 from headrace.errors import DataError
+from headrace.progress import Silent
 
 
 def slices(content, layout):
@@ -26,7 +27,7 @@ def test_windows_are_slices(tmp_path, size_bytes, length, stride, ahead):
     path.write_bytes(content)
     options = {"length": length, "stride": stride, "ahead": ahead}
 
-    layouts = scan(path, "windows", options)
+    layouts = Windows(**options).scan(path, Silent())
 
     step = stride or length
     starts = [s for s in range(0, size_bytes, step) if s + length + ahead <= size_bytes]
@@ -40,7 +41,7 @@ def test_windows_are_slices(tmp_path, size_bytes, length, stride, ahead):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({}, 'format "windows" needs length=, the bytes of a window'),
+        ({}, 'format "windows" needs length='),
         (
             {"length": 0},
             "length of the windows is wrong: got 0, expected a whole number of bytes, ",

@@ -1,19 +1,26 @@
-"""File formats: which one a file has, and where in it the records of each field lie."""
+"""File formats: which one a file has, and one made from its name and options."""
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
-from headrace.data.formats import idx, npy, windows
-from headrace.data.formats.layout import Layout
+from headrace.data.formats.format import Format
+from headrace.data.formats.idx import Idx
+from headrace.data.formats.lines import Lines
+from headrace.data.formats.npy import Npy
+from headrace.data.formats.npz import Npz
+from headrace.data.formats.windows import Windows
 from headrace.errors import DataError
 
-__all__ = ["FORMATS", "Layout", "detect", "scan"]
+__all__ = ["FORMATS", "detect", "make", "refuse_compressed"]
 
-FORMATS = ("npy", "idx", "windows")
+FORMATS: Mapping[str, type[Format]] = {kind.name: kind for kind in (Npy, Npz, Idx, Lines, Windows)}
+"""All formats that have a name; their order is the one in which files are tried."""
 
+_HEAD_BYTES = 512
 _PACKED = (
     (b"\x1f\x8b", "gzip", "gunzip it"),
-    (b"PK\x03\x04", "zip (an .npz, perhaps)", "unpack it"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unpack it"),
     (b"BZh", "bzip2", "unpack it"),
     (b"\xfd7zXZ", "xz", "unpack it"),
@@ -21,31 +28,34 @@ _PACKED = (
 
 
 def detect(path: Path) -> str:
-    """The format that a file's first bytes tell: "npy" or "idx".
+    """The name of the format that a file's name and first bytes tell.
 
     Raises:
-        DataError: neither; the file may be empty or compressed.
+        DataError: none; the file may be empty or compressed.
     """
-    head = _head(path)
-    if head.startswith(npy.MAGIC):
-        return "npy"
-    if idx.is_idx(head):
-        return "idx"
+    head = refuse_compressed(path)
+    if not head:
+        raise DataError("the file is empty", got="0 bytes", where=path)
+    for name, kind in FORMATS.items():
+        if kind.matches(path, head):
+            return name
     raise DataError(
         "the file's format is not known",
-        got=f"the first bytes {head.hex(' ')}",
-        expected="a .npy or IDX file",
+        got=f"the first bytes {head[:8].hex(' ')}",
+        expected=", ".join(FORMATS),
         where=path,
-        remedy='for text or bytes give format="windows" and length=',
+        remedy='give format=; for any text or bytes format="windows" and length=',
     )
 
 
-def _head(path: Path) -> bytes:
-    """The first bytes of a file that is neither empty nor compressed."""
+def refuse_compressed(path: Path) -> bytes:
+    """The first bytes of a file that is not compressed as a whole.
+
+    Raises:
+        DataError: it is.
+    """
     with path.open("rb") as file:
-        head = file.read(8)
-    if not head:
-        raise DataError("the file is empty", got="0 bytes", where=path)
+        head = file.read(_HEAD_BYTES)
     for magic, name, remedy in _PACKED:
         if head.startswith(magic):
             raise DataError(
@@ -57,28 +67,24 @@ def _head(path: Path) -> bytes:
     return head
 
 
-def scan(path: Path, format: str, options: Mapping[str, object]) -> dict[str, Layout]:
-    """The layout of each field in a file; formats of one field call it "data".
-
-    Args:
-        path: the file.
-        format: one of FORMATS.
-        options: what the format takes: nothing, or length, stride and ahead of windows.
+def make(name: str, options: Mapping[str, Any]) -> Format:
+    """A format by its name.
 
     Raises:
-        DataError: the file is not what the format says, or an option is unknown, missing or wrong.
+        DataError: no such format; an option that it does not have, or lacks, or that is wrong.
     """
-    known = ("length", "stride", "ahead") if format == "windows" else ()
-    unknown = [name for name in options if name not in known]
+    kind = FORMATS.get(name)
+    if kind is None:
+        raise DataError("unknown format", got=repr(name), expected=", ".join(map(repr, FORMATS)))
+    known = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
+    unknown = [option for option in options if option not in known]
     if unknown:
         raise DataError(
-            f'format "{format}" has no such option',
+            f'format "{name}" has no such option',
             got=", ".join(unknown),
             expected=", ".join(known) or "none",
         )
-    if format == "windows":
-        if "length" not in options:
-            raise DataError('format "windows" needs length=, the bytes of a window')
-        return windows.scan(path, **options)  # type: ignore[arg-type]
-    _head(path)
-    return {"data": npy.scan(path) if format == "npy" else idx.scan(path)}
+    for option in known.values():
+        if option.default is MISSING and option.name not in options:
+            raise DataError(f'format "{name}" needs {option.name}=')
+    return kind(**options)

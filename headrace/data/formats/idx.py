@@ -2,14 +2,18 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, final
 
 import numpy as np
 
+from headrace.data.formats.format import Format
 from headrace.data.formats.layout import Layout, exact_size
 from headrace.errors import DataError
+from headrace.progress import Progress
 
-__all__ = ["DTYPES", "is_idx", "scan"]
+__all__ = ["DTYPES", "Idx"]
 
 DTYPES: Mapping[int, str] = {
     0x08: "u1",
@@ -22,26 +26,45 @@ DTYPES: Mapping[int, str] = {
 """The type byte and what it means; numbers are big-endian."""
 
 
-def is_idx(head: bytes) -> bool:
-    """Whether a file that begins so is IDX."""
+@final
+@dataclass(frozen=True)
+class Idx(Format):
+    """Field "data": the items of the first axis.
+
+    Source: yann.lecun.com/exdb/mnist, "The IDX file format".
+    """
+
+    name: ClassVar[str] = "idx"
+    is_indexed: ClassVar[bool] = False
+
+    @classmethod
+    def matches(cls, path: Path, head: bytes) -> bool:
+        """By its magic number."""
+        return _is_idx(head)
+
+    def scan(self, path: Path, progress: Progress) -> Mapping[str, Layout]:
+        """From its header.
+
+        Raises:
+            DataError: the file is no IDX file, or its size is not what its header says.
+        """
+        return {"data": _layout(path)}
+
+
+def _is_idx(head: bytes) -> bool:
     return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in DTYPES and head[3] >= 1
 
 
-def scan(path: Path) -> Layout:
-    """Where the records of a file lie; reads its header only.
-
-    Source: yann.lecun.com/exdb/mnist, "The IDX file format".
-
-    Raises:
-        DataError: the file is no IDX file, or its size is not what its header says.
-    """
+def _layout(path: Path) -> Layout:
     with path.open("rb") as file:
         head = file.read(4 + 4 * 255)
         size_bytes = file.seek(0, 2)
-    if not is_idx(head):
+    if not head:
+        raise DataError("the file is empty", got="0 bytes", where=path)
+    if not _is_idx(head):
         raise DataError(
             "not an IDX file",
-            got=f"the first bytes {head[:4].hex(' ') or 'of an empty file'}",
+            got=f"the first bytes {head[:4].hex(' ')}",
             expected="00 00, a type (08, 09, 0b, 0c, 0d or 0e), the number of axes",
             where=path,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import DataError
 
@@ -26,6 +27,8 @@ class Layout:
         num_records: how many the file has.
         start_bytes: where the first one begins.
         stride_bytes: from one to the next; less than a record where records overlap.
+        pieces: int64[P], or None: a record is not one piece but P of equal size, which begin so
+            many bytes after its start (such as a row of an array in Fortran order).
     """
 
     dtype: np.dtype[Any]
@@ -33,6 +36,7 @@ class Layout:
     num_records: int
     start_bytes: int
     stride_bytes: int
+    pieces: NDArray[np.int64] | None = None
 
     @property
     def record_bytes(self) -> int:

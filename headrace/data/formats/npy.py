@@ -1,34 +1,67 @@
 """NumPy's .npy files, versions 1 to 3: records are the items of the first axis."""
 
 import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.lib.format import descr_to_dtype
+from numpy.typing import NDArray
 
+from headrace.data.formats.format import Format
 from headrace.data.formats.layout import Layout, exact_size, numeric
 from headrace.errors import DataError
+from headrace.progress import Progress
 
-__all__ = ["MAGIC", "scan"]
+__all__ = ["MAX_HEADER_BYTES", "Npy", "columns_at"]
 
-MAGIC = b"\x93NUMPY"
-_MAX_HEADER_BYTES = 1 << 16  # of a sane array a few hundred; more is not worth parsing
+_MAGIC = b"\x93NUMPY"
+MAX_HEADER_BYTES = 1 << 16
+"""Of a sane array a few hundred; more is not worth parsing."""
 
 
-def scan(path: Path) -> Layout:
-    """Where the records of a file lie; reads its header only.
+@final
+@dataclass(frozen=True)
+class Npy(Format):
+    """Field "data"; of a structured dtype, a field for each of its own.
 
     Source: numpy.lib.format, "The .npy format".
+    """
+
+    name: ClassVar[str] = "npy"
+    is_indexed: ClassVar[bool] = False
+
+    @classmethod
+    def matches(cls, path: Path, head: bytes) -> bool:
+        """By its magic number."""
+        return head.startswith(_MAGIC)
+
+    def scan(self, path: Path, progress: Progress) -> Mapping[str, Layout]:
+        """From its header.
+
+        Raises:
+            DataError: the header is damaged, the file's size is not what it says, or the array is
+                one that cannot be read in place: a single number, Python objects.
+        """
+        with path.open("rb") as file:
+            head = file.read(12 + MAX_HEADER_BYTES)
+            size_bytes = file.seek(0, 2)
+        return columns_at(path, head, 0, size_bytes)
+
+
+def columns_at(path: Path, head: bytes, begin: int, size_bytes: int) -> dict[str, Layout]:
+    """Where the records lie of an array that takes size_bytes of a file from byte begin on.
+
+    Args:
+        head: its first bytes, the header among them.
 
     Raises:
-        DataError: the header is damaged, the file's size is not what it says, or the array is one
-            that cannot be read in place: Fortran order, a single number, Python objects, structs.
+        DataError: see Npy.scan.
     """
-    with path.open("rb") as file:
-        header, start_bytes = _header(file.read(12 + _MAX_HEADER_BYTES), path)
-        size_bytes = file.seek(0, 2)
-    dtype = numeric(_dtype(header["descr"], path), path)
+    header, start_bytes = _header(head, path)
+    dtype = _dtype(header["descr"], path)
     shape: tuple[int, ...] = header["shape"]
     if not shape:
         raise DataError(
@@ -38,27 +71,64 @@ def scan(path: Path) -> Layout:
             where=path,
             remedy="store the records along the first axis",
         )
-    if header["fortran_order"] and sum(extent > 1 for extent in shape) > 1:
-        raise DataError(
-            "the array is in Fortran order",
-            got=f"shape {shape}, columns one after another",
-            expected="C order, so that a record is one piece",
-            where=path,
-            remedy="store it by np.save(path, np.ascontiguousarray(array))",
+    num_bytes = dtype.itemsize
+    for extent in shape:
+        num_bytes *= extent
+    parts = _parts(dtype, path)
+    exact_size(path, size_bytes, start_bytes + num_bytes, f"{dtype} of shape {shape}")
+    start_bytes += begin
+    is_fortran = header["fortran_order"] and sum(extent > 1 for extent in shape) > 1
+    if is_fortran:
+        pieces = _fortran_pieces(shape, dtype.itemsize)
+        stride = dtype.itemsize
+    else:
+        stride = num_bytes // shape[0] if shape[0] else 0
+        pieces = None
+    columns = {}
+    for name, (part, offset) in parts.items():
+        inner, axes = (part.base, part.shape) if part.subdtype else (part, ())
+        places = pieces
+        if part.itemsize < dtype.itemsize and places is None and len(shape) > 1:
+            # One member of each of a record's structs.
+            places = np.arange(stride // dtype.itemsize) * dtype.itemsize
+        columns[name] = Layout(
+            inner, (*shape[1:], *axes), shape[0], start_bytes + offset, stride, places
         )
-    layout = Layout(dtype, shape[1:], shape[0], start_bytes, 0)
-    stride = layout.record_bytes
-    exact_size(path, size_bytes, start_bytes + shape[0] * stride, f"{dtype} of shape {shape}")
-    return Layout(dtype, shape[1:], shape[0], start_bytes, stride)
+    return columns
+
+
+def _parts(dtype: np.dtype[Any], path: Path) -> dict[str, tuple[np.dtype[Any], int]]:
+    """The members of a struct with their places in it, or the one number."""
+    if dtype.fields is None:
+        return {"data": (_numeric_base(dtype, path), 0)}
+    members = {name: dtype.fields[name] for name in dtype.names or ()}
+    return {name: (_numeric_base(member[0], path), member[1]) for name, member in members.items()}
+
+
+def _numeric_base(dtype: np.dtype[Any], path: Path) -> np.dtype[Any]:
+    numeric(dtype.base, path)
+    return dtype
+
+
+def _fortran_pieces(shape: tuple[int, ...], item_bytes: int) -> NDArray[np.int64]:
+    """Where the numbers of a record lie from its first on, in C order: strides of the array."""
+    strides = item_bytes * np.cumprod((1, *shape[:-1]))
+    pieces = np.zeros(shape[1:], np.int64)
+    for axis, extent in enumerate(shape[1:]):
+        places = np.arange(extent) * strides[axis + 1]
+        pieces += places.reshape([-1 if other == axis else 1 for other in range(len(shape) - 1)])
+    return pieces.ravel()
 
 
 def _header(head: bytes, path: Path) -> tuple[dict[str, Any], int]:
     """The dictionary at the head of the file, and where the data begins."""
-    if not head.startswith(MAGIC):
+    if not head:
+        raise DataError("the file is empty", got="0 bytes", where=path)
+    if not head.startswith(_MAGIC):
         raise DataError(
             "not a .npy file",
             got=f"the first bytes {head[:8].hex(' ')}",
-            expected=MAGIC.hex(" "),
+            expected=_MAGIC.hex(" "),
             where=path,
         )
     version = tuple(head[6:8])

@@ -1,0 +1,217 @@
+"""From paths and globs to the records of a data set: headrace.open."""
+
+import glob
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from headrace.data.columns import Part
+from headrace.data.formats import detect, make, refuse_compressed
+from headrace.data.formats.format import Format, Table, describe
+from headrace.data.index import StoredTable, columns_of
+from headrace.data.records import Field, Records
+from headrace.errors import DataError
+from headrace.progress import Progress, Silent
+
+__all__ = ["Source", "open"]
+
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, a glob (sorted), or a list of them (in its order)."""
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def open(
+    source: Source | Mapping[str, Source],
+    format: str | Format | None = None,
+    *,
+    fields: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    **options: object,
+) -> Records:
+    """Opens a data set where it lies; nothing is copied and the files are never written.
+
+    Files whose records can only be found by reading through them are indexed first: once, into a
+    folder ``.headrace`` beside them, or the user's cache folder where that cannot be written.
+
+    Args:
+        source: a path, a glob (its files in sorted order are one data set) or a list of these; or
+            a mapping of field names to them, for fields that lie in different files.
+        format: the name of one (see docs/formats.md), or a Format of your own; None looks at the
+            files, and tells most formats from their name and first bytes.
+        fields: those to open, of formats that have several; None is all.
+        progress: hears of the files that are indexed.
+        options: of the format.
+
+    Returns:
+        The records. Their fields have the names that the format gives them ("data" where it has
+        one), unless ``source`` names them.
+
+    Raises:
+        DataError: a file that is missing, damaged or of another format, dtype or shape than the
+            rest; fields that differ in length; a glob without files; wrong options.
+    """
+    if isinstance(format, str):
+        format = make(format, options)
+    elif format is not None and options:
+        raise DataError("options are for formats given by name", got=", ".join(options))
+    opening = _Opening(format, options, progress or Silent())
+    if not isinstance(source, Mapping):
+        return _records(opening.parts(source, fields))
+    if not source:
+        raise DataError("no fields", got="{}", expected="{name: path or glob, ...}")
+    if fields is not None:
+        raise DataError("fields= is for one source", remedy="leave them out of the mapping")
+    parts = {}
+    for name, files in source.items():
+        if not isinstance(name, str):
+            raise DataError("a field's name is not text", got=repr(name))
+        found = opening.parts(files, None)
+        if len(found) > 1:
+            raise DataError(
+                "the files have several fields, which a mapping cannot name",
+                got=", ".join(map(repr, found)),
+                expected="a path, a glob or a list",
+            )
+        (parts[name],) = found.values()
+    return _records(parts)
+
+
+class _Opening:
+    """How the files of one call of open are looked at."""
+
+    def __init__(
+        self, format: Format | None, options: Mapping[str, object], progress: Progress
+    ) -> None:
+        self._format = format
+        self._options = options
+        self._progress = progress
+
+    def parts(
+        self, source: Source, fields: Sequence[str] | None
+    ) -> dict[str, tuple[Format, list[Part]]]:
+        """Per field the format, the files and where in them its records lie."""
+        paths = _paths(source)
+        format = self._format or make(_common_format(paths), self._options)
+        found: dict[str, list[Part]] = {}
+        for path in paths:
+            if not format.takes_any_bytes:
+                _reading(path, refuse_compressed, path)
+            for name, column in _reading(path, columns_of, path, format, self._progress).items():
+                found.setdefault(name, []).append((path, column))
+        for name in fields or ():
+            if name not in found:
+                raise DataError(
+                    "no such field", got=repr(name), expected=", ".join(map(repr, found))
+                )
+        chosen = {name: found[name] for name in (found if fields is None else fields)}
+        if not chosen:
+            raise DataError("the files have no fields", where=paths[0])
+        for name, parts in chosen.items():
+            _require_all(name, parts, paths)
+        return {name: (format, parts) for name, parts in chosen.items()}
+
+
+def _records(found: Mapping[str, tuple[Format, Sequence[Part]]]) -> Records:
+    fields = {name: _field(format, parts) for name, (format, parts) in found.items()}
+    return Records(fields, {name: parts for name, (_, parts) in found.items()})
+
+
+def _field(format: Format, parts: Sequence[Part]) -> Field:
+    """What all files say of a field."""
+    first_path, first = parts[0]
+    for path, column in parts:
+        if (column.dtype, column.shape) != (first.dtype, first.shape):
+            raise DataError(
+                "files of one data set differ",
+                got=f"{describe(column.dtype, column.shape)} a record",
+                expected=f"{describe(first.dtype, first.shape)} as in {first_path}",
+                where=path,
+            )
+    abouts = [
+        column.about if isinstance(column, Table | StoredTable) else {} for _, column in parts
+    ]
+    try:
+        about = format.join(abouts)
+    except ValueError as error:
+        raise DataError("files of one data set differ", got=error, where=first_path) from error
+    return Field(first.dtype, first.shape, format, about)
+
+
+def _require_all(name: str, parts: Sequence[Part], paths: Sequence[Path]) -> None:
+    """Checks that no record lacks the field."""
+    remedy = "name the fields that all records have: fields=(...)"
+    lacking = set(paths) - {path for path, _ in parts}
+    if lacking:
+        where = min(lacking)
+        raise DataError(f"no record has the field {name!r}", where=where, remedy=remedy)
+    for path, column in parts:
+        if isinstance(column, Table | StoredTable) and column.first_missing is not None:
+            raise DataError(
+                f"record {column.first_missing} lacks the field {name!r}",
+                where=path,
+                remedy=remedy,
+            )
+
+
+def _paths(source: Source) -> list[Path]:
+    """The files of a path, a glob or a list."""
+    if isinstance(source, str | os.PathLike):
+        return _reading(source, _files, os.fspath(source))
+    if not isinstance(source, Sequence) or isinstance(source, bytes):
+        raise DataError("not a path", got=repr(source), expected="a path, a glob or a list of them")
+    if not source:
+        raise DataError("no files", got="an empty list", expected="at least one path")
+    return [path for part in source for path in _paths(part)]
+
+
+def _files(name: str) -> list[Path]:
+    """Absolute, so that a later change of the working directory changes nothing."""
+    path = Path(os.path.abspath(name))
+    if path.is_dir():
+        raise DataError("a folder is not a data set", got=repr(name), remedy=f"try {path / '*'}")
+    if path.exists():
+        found = [path]
+    elif glob.has_magic(name):
+        matches = (
+            Path(os.path.abspath(match)) for match in sorted(glob.glob(name, recursive=True))
+        )
+        found = [match for match in matches if not match.is_dir()]
+        if not found:
+            raise DataError("no file matches", got=repr(name), where=os.getcwd())
+    else:
+        raise DataError("no such file", got=repr(name), where=os.getcwd())
+    for match in found:
+        if match.exists() and not match.is_file():
+            raise DataError("not a regular file, which could be read anywhere", got=match)
+    return found
+
+
+def _common_format(paths: Sequence[Path]) -> str:
+    first = _reading(paths[0], detect, paths[0])
+    for path in paths[1:]:
+        format = _reading(path, detect, path)
+        if format != first:
+            raise DataError(
+                "two formats in one data set",
+                got=format,
+                expected=f"{first} as in {paths[0]}",
+                where=path,
+                remedy="give a glob that leaves out the others",
+            )
+    return first
+
+
+def _reading(
+    path: object,
+    function: Callable[_Arguments, _Result],
+    *args: _Arguments.args,
+    **kwargs: _Arguments.kwargs,
+) -> _Result:
+    """Calls what looks into a file; what the system refuses becomes an error that names it."""
+    try:
+        return function(*args, **kwargs)
+    except OSError as error:
+        raise DataError("a file cannot be read", got=error.strerror, where=path) from error
