@@ -10,12 +10,23 @@ from headrace.data.formats.idx import Idx
 from headrace.data.formats.lines import Lines
 from headrace.data.formats.npy import Npy
 from headrace.data.formats.npz import Npz
+from headrace.data.formats.raw import Raw
 from headrace.data.formats.windows import Windows
 from headrace.errors import DataError
 
 __all__ = ["FORMATS", "detect", "make", "refuse_compressed"]
 
-FORMATS: Mapping[str, type[Format]] = {kind.name: kind for kind in (Npy, Npz, Idx, Lines, Windows)}
+FORMATS: Mapping[str, type[Format]] = {
+    kind.name: kind
+    for kind in (
+        Npy,
+        Npz,
+        Idx,
+        Lines,
+        Windows,
+        Raw,
+    )
+}
 """All formats that have a name; their order is the one in which files are tried."""
 
 _HEAD_BYTES = 512

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.lib.format import descr_to_dtype
-from numpy.typing import NDArray
 
+from headrace.data.formats.arrays import check_members, columns_of_array
 from headrace.data.formats.format import Format
-from headrace.data.formats.layout import Layout, exact_size, numeric
+from headrace.data.formats.layout import Layout, exact_size
 from headrace.errors import DataError
 from headrace.progress import Progress
 
@@ -74,50 +74,10 @@ def columns_at(path: Path, head: bytes, begin: int, size_bytes: int) -> dict[str
     num_bytes = dtype.itemsize
     for extent in shape:
         num_bytes *= extent
-    parts = _parts(dtype, path)
+    check_members(dtype, path)
     exact_size(path, size_bytes, start_bytes + num_bytes, f"{dtype} of shape {shape}")
-    start_bytes += begin
-    is_fortran = header["fortran_order"] and sum(extent > 1 for extent in shape) > 1
-    if is_fortran:
-        pieces = _fortran_pieces(shape, dtype.itemsize)
-        stride = dtype.itemsize
-    else:
-        stride = num_bytes // shape[0] if shape[0] else 0
-        pieces = None
-    columns = {}
-    for name, (part, offset) in parts.items():
-        inner, axes = (part.base, part.shape) if part.subdtype else (part, ())
-        places = pieces
-        if part.itemsize < dtype.itemsize and places is None and len(shape) > 1:
-            # One member of each of a record's structs.
-            places = np.arange(stride // dtype.itemsize) * dtype.itemsize
-        columns[name] = Layout(
-            inner, (*shape[1:], *axes), shape[0], start_bytes + offset, stride, places
-        )
-    return columns
-
-
-def _parts(dtype: np.dtype[Any], path: Path) -> dict[str, tuple[np.dtype[Any], int]]:
-    """The members of a struct with their places in it, or the one number."""
-    if dtype.fields is None:
-        return {"data": (_numeric_base(dtype, path), 0)}
-    members = {name: dtype.fields[name] for name in dtype.names or ()}
-    return {name: (_numeric_base(member[0], path), member[1]) for name, member in members.items()}
-
-
-def _numeric_base(dtype: np.dtype[Any], path: Path) -> np.dtype[Any]:
-    numeric(dtype.base, path)
-    return dtype
-
-
-def _fortran_pieces(shape: tuple[int, ...], item_bytes: int) -> NDArray[np.int64]:
-    """Where the numbers of a record lie from its first on, in C order: strides of the array."""
-    strides = item_bytes * np.cumprod((1, *shape[:-1]))
-    pieces = np.zeros(shape[1:], np.int64)
-    for axis, extent in enumerate(shape[1:]):
-        places = np.arange(extent) * strides[axis + 1]
-        pieces += places.reshape([-1 if other == axis else 1 for other in range(len(shape) - 1)])
-    return pieces.ravel()
+    is_fortran = header["fortran_order"]
+    return columns_of_array(dtype, shape, begin + start_bytes, is_fortran=is_fortran)
 
 
 def _header(head: bytes, path: Path) -> tuple[dict[str, Any], int]:
