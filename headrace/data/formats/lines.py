@@ -57,12 +57,14 @@ def chunks_of(
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """A file from its first byte to its last, in pieces, each with where it begins.
 
-    The memory of a piece is used again for the next.
+    The memory of a piece is used again for the next. What is appended meanwhile is left alone.
     """
     buffer: NDArray[np.uint8] = np.empty(chunk_bytes, np.uint8)
     start = 0
     with path.open("rb", buffering=0) as file:
-        while size := file.readinto(buffer.data):
+        end = file.seek(0, 2)
+        file.seek(0)
+        while size := file.readinto(buffer[: end - start].data):
             yield start, buffer[:size]
             start += size
             progress.update({"bytes": start})
