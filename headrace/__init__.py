@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headrace.data.formats.format import Format
     from headrace.data.loader import Loader
+    from headrace.data.mixture import mix
     from headrace.data.opening import open
     from headrace.data.order import RandomOrder, SequentialOrder
+    from headrace.data.orders.block import BlockOrder
+    from headrace.data.orders.buffer import BufferOrder
+    from headrace.data.orders.page import PageOrder
+    from headrace.data.orders.weighted import WeightedOrder
     from headrace.data.records import Records
     from headrace.errors import HeadraceError
     from headrace.pipeline.pipeline import Batch, Pipeline
@@ -17,12 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "BlockOrder",
+    "BufferOrder",
     "FLUSH",
     "FORECAST",
     "Format",
     "HeadraceError",
     "Loader",
     "PREDICT",
+    "PageOrder",
     "Pipeline",
     "RandomOrder",
     "Records",
@@ -31,7 +39,9 @@ __all__ = [
     "STASH",
     "SequentialOrder",
     "Strategy",
+    "WeightedOrder",
     "__version__",
+    "mix",
     "open",
     "train",
 ]
@@ -43,12 +53,15 @@ def __getattr__(name: str) -> object:
     """Loads the module behind a public name when it is asked for (PEP 562): torch takes seconds."""
     homes = {
         "Batch": "pipeline.pipeline",
+        "BlockOrder": "data.orders.block",
+        "BufferOrder": "data.orders.buffer",
         "FLUSH": "pipeline.strategy",
         "FORECAST": "pipeline.strategy",
         "Format": "data.formats.format",
         "HeadraceError": "errors",
         "Loader": "data.loader",
         "PREDICT": "pipeline.strategy",
+        "PageOrder": "data.orders.page",
         "Pipeline": "pipeline.pipeline",
         "RandomOrder": "data.order",
         "Records": "data.records",
@@ -57,6 +70,8 @@ def __getattr__(name: str) -> object:
         "STASH": "pipeline.strategy",
         "SequentialOrder": "data.order",
         "Strategy": "pipeline.strategy",
+        "WeightedOrder": "data.orders.weighted",
+        "mix": "data.mixture",
         "open": "data.opening",
         "train": "runs.loop",
     }

@@ -8,7 +8,8 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.order import LARGEST_ARRAY, Order, RandomOrder
+from headrace.data.order import Order, RandomOrder
+from headrace.data.permutation import LARGEST_ARRAY
 from headrace.data.prefetch import Batch, Prefetch, Reading
 from headrace.data.reader import EngineName
 from headrace.data.records import Records
@@ -93,8 +94,9 @@ class Loader:
             tensors=tensors,
             pin_memory=pin_memory,
         )
-        num_records = len(records)
-        self._end = num_records - num_records % batch_size if drop_last else num_records
+        self._num_positions = self.order.num_positions(len(records))
+        left_out = self._num_positions % batch_size if drop_last else 0
+        self._end = self._num_positions - left_out
         self._epoch = 0
         self._position = 0
         self._iteration = 0
@@ -168,7 +170,7 @@ class Loader:
                     remedy="open the same records, with the same order",
                 )
         _require_whole("epoch of the state", state["epoch"], 0)
-        _require_whole("position of the state", state["position"], 0, len(self.records))
+        _require_whole("position of the state", state["position"], 0, self._num_positions)
         self._end_iteration()
         self._epoch, self._position = state["epoch"], state["position"]
 

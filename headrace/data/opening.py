@@ -14,7 +14,7 @@ from headrace.data.records import Field, Records
 from headrace.errors import DataError
 from headrace.progress import Progress, Silent
 
-__all__ = ["Source", "open"]
+__all__ = ["Source", "open", "records_of"]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a glob (sorted), or a list of them (in its order)."""
@@ -59,7 +59,7 @@ def open(
         raise DataError("options are for formats given by name", got=", ".join(options))
     opening = _Opening(format, options, progress or Silent())
     if not isinstance(source, Mapping):
-        return _records(opening.parts(source, fields))
+        return records_of(opening.parts(source, fields))
     if not source:
         raise DataError("no fields", got="{}", expected="{name: path or glob, ...}")
     if fields is not None:
@@ -76,7 +76,7 @@ def open(
                 expected="a path, a glob or a list",
             )
         (parts[name],) = found.values()
-    return _records(parts)
+    return records_of(parts)
 
 
 class _Opening:
@@ -114,7 +114,12 @@ class _Opening:
         return {name: (format, parts) for name, parts in chosen.items()}
 
 
-def _records(found: Mapping[str, tuple[Format, Sequence[Part]]]) -> Records:
+def records_of(found: Mapping[str, tuple[Format, Sequence[Part]]]) -> Records:
+    """The records of fields that were found in files, if what all files say goes together.
+
+    Raises:
+        DataError: files of a field differ, or fields differ in length.
+    """
     fields = {name: _field(format, parts) for name, (format, parts) in found.items()}
     return Records(fields, {name: parts for name, (_, parts) in found.items()})
 

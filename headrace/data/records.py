@@ -1,12 +1,13 @@
 """What a data set on disk is: named fields whose records lie in files, read in place."""
 
+import copy
 import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from headrace.data.formats.format import ANY_LENGTH, Format, describe, identity_
 from headrace.data.formats.layout import Layout
 from headrace.data.index import source_of
 from headrace.data.plan import Spans
+from headrace.data.selection import Chained, Drawn, Selection, selection_of
 from headrace.errors import DataError
 
 __all__ = ["Field", "Records"]
@@ -66,8 +68,13 @@ class Field:
 class Records:
     """A data set on disk; made by ``headrace.open``. ``len`` is its number of records.
 
+    ``records[10:20]``, ``records[indices]`` and ``records[mask]`` are views, which can be used in
+    its place; nothing is copied.
+
     Attributes:
         fields: name -> Field.
+        parts: name -> the files, and where in them the records lie.
+        selection: those of them that a view has, or None for all.
         paths: the files, absolute, which spans refer to by number.
         fingerprint: short text that changes when the data set does: names (relative to the folder
             that all files lie in), sizes, heads and tails of the files, dtypes and shapes.
@@ -75,6 +82,8 @@ class Records:
 
     def __init__(self, fields: Mapping[str, Field], parts: Mapping[str, Sequence[Part]]) -> None:
         self.fields = fields
+        self.parts = parts
+        self.selection: Selection | None = None
         self.paths: tuple[Path, ...] = tuple(
             dict.fromkeys(path for some in parts.values() for path, _ in some)
         )
@@ -93,9 +102,61 @@ class Records:
     def __len__(self) -> int:
         return self._num_records
 
+    @property
+    def num_stored(self) -> int:
+        """Records in the files, those that a view leaves out too."""
+        return len(next(iter(self._columns.values())))
+
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}: {field}" for name, field in self.fields.items())
         return f"<{len(self)} records of {fields} in {len(self.paths)} files>"
+
+    def __getitem__(self, key: Any) -> Self:
+        """A view of the records of a slice, of an array of indexes, or of an array of bools.
+
+        Its records have indexes of their own, from 0 on in the order of the key; indexes may repeat
+        and do not count from the end. Slices take no memory, arrays 8 bytes a record.
+
+        Raises:
+            DataError: something else, or an index that is out of range.
+        """
+        return self.selected(selection_of(key, len(self)))
+
+    def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
+        """Two views that share no record and have all: a random part, and the rest.
+
+        The same for the same seed and number of records, in constant memory. Each view has its
+        records in a random order, also for a SequentialOrder.
+
+        Args:
+            fraction: of the records that the first view has, rounded to whole records.
+            seed: a whole number, at least 0.
+
+        Raises:
+            DataError: one of them is out of range.
+        """
+        if type(seed) is not int or seed < 0:
+            raise DataError(
+                "the seed is wrong", got=repr(seed), expected="a whole number, at least 0"
+            )
+        if isinstance(fraction, bool) or not 0 < fraction < 1:
+            raise DataError("the fraction is wrong", got=repr(fraction), expected="between 0 and 1")
+        whole = range(len(self))
+        count = round(fraction * len(self))
+        first, second = (
+            self.selected(Drawn(seed, len(self), some)) for some in (whole[:count], whole[count:])
+        )
+        return first, second
+
+    def selected(self, selection: Selection) -> Self:
+        """A view by a selection of one's own."""
+        view = copy.copy(self)
+        outer = self.selection
+        view.selection = selection if outer is None else Chained(outer, selection)
+        view._num_records = len(selection)
+        text = f"headrace view 1\n{self.fingerprint}\n{selection.identity}"
+        view.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return view
 
     def spans(self, indices: NDArray[np.int64], field: str) -> Spans:
         """Where the bytes of one field of R records lie.
@@ -112,7 +173,8 @@ class Records:
             raise DataError(
                 "no such field", got=repr(field), expected=", ".join(map(repr, self.fields))
             )
-        return columns.spans(self._checked(indices))
+        indices = self._checked(indices)
+        return columns.spans(indices if self.selection is None else self.selection(indices))
 
     def _checked(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         array = np.asarray(indices)

@@ -42,6 +42,7 @@ ROW_OF = rows_of_the_table()
 NO_TORCH = (
     "errors progress shares pipeline.actions pipeline.partition pipeline.schedule"
     " pipeline.strategy pipeline.clock data.formats data.index data.order data.plan data.records"
+    " data.orders data.permutation data.selection data.mixture"
     " data.columns data.opening"
     " data.reader data.uring data.threads data.preads data.engine data.read data.request data.files"
     " data.buffers data.memory"

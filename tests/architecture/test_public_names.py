@@ -5,8 +5,9 @@ import pytest
 import headrace
 
 NAMES = """
-    Batch FLUSH FORECAST Format HeadraceError Loader PREDICT Pipeline RandomOrder Records Run SPECTRAIN
-    STASH SequentialOrder Strategy __version__ open train
+    Batch BlockOrder BufferOrder FLUSH FORECAST Format HeadraceError Loader PREDICT PageOrder
+    Pipeline RandomOrder Records Run SPECTRAIN STASH SequentialOrder Strategy WeightedOrder
+    __version__ mix open train
 """.split()
 
 

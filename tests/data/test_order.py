@@ -10,19 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.data.order import (
-    LARGEST_ARRAY,
-    NUM_ROUNDS,
-    RandomOrder,
-    SequentialOrder,
-    keyed_bijection,
-)
+from headrace.data.order import RandomOrder, SequentialOrder
+from headrace.data.permutation import LARGEST_ARRAY, NUM_ROUNDS, keyed_bijection
 from headrace.errors import DataError
+from tests.data.chance import assert_covers, assert_even
+from tests.oracle.permutation import WORD, keys_of_text, philox, plain_permutation, splitmix
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "order_random_v1.txt"
 POWERS = [2**k + near for k in range(1, 18) for near in (-1, 0, 1)]
 SIZES = sorted({0, 1, 2, 3, *POWERS, 65537, 262145, 4**9 + 1, 1000003})
-WORD = 2**64 - 1
 
 
 def whole(order, num_records, epoch=0):
@@ -32,24 +28,6 @@ def whole(order, num_records, epoch=0):
 def keys_of(number):
     """Keys of a bijection that share nothing with how RandomOrder makes its own."""
     return np.random.default_rng(number).integers(0, WORD, NUM_ROUNDS, np.uint64, endpoint=True)
-
-
-def assert_covers(indices, num_records):
-    assert indices.dtype == np.int64
-    assert indices.shape == (num_records,)
-    assert (np.bincount(indices, minlength=num_records) == 1).all()
-
-
-def assert_even(counts):
-    """Pearson's chi-square of counts that should be equal: within 5 sigma, above and below.
-
-    Counts of records by positions have fixed rows and columns, which the degrees of freedom tell.
-    """
-    counts = np.asarray(counts, float)
-    expected = counts.mean()
-    chi_square = ((counts - expected) ** 2 / expected).sum()
-    freedom = math.prod(extent - 1 for extent in counts.shape)
-    assert abs(chi_square - freedom) < 5 * math.sqrt(2 * freedom), (chi_square, freedom)
 
 
 # Each record once.
@@ -81,59 +59,10 @@ def test_random_order_for_any_size_seed_and_epoch(num_records, seed, epoch):
 # Values that never change, computed twice in different ways.
 
 
-def philox(key, num_numbers, start=1):
-    """Philox4x64-10 as in Salmon and others (2011), in plain Python; numpy's starts at 1."""
-    numbers = []
-    for counter in range(start, start + -(-num_numbers // 4)):
-        a, b, c, d = counter, 0, 0, 0
-        k0, k1 = key
-        for _ in range(10):
-            p, q = 0xD2E7470EE14C6C93 * a, 0xCA5A826395121157 * c
-            a, b, c, d = (q >> 64) ^ b ^ k0, q & WORD, (p >> 64) ^ d ^ k1, p & WORD
-            k0, k1 = (k0 + 0x9E3779B97F4A7C15) & WORD, (k1 + 0xBB67AE8584CAA73B) & WORD
-        numbers += [a, b, c, d]
-    return numbers[:num_numbers]
-
-
-def splitmix(start):
-    """The output function of SplitMix64, in plain Python."""
-    z = ((start ^ (start >> 30)) * 0xBF58476D1CE4E5B9) & WORD
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & WORD
-    return z ^ (z >> 31)
-
-
-def feistel(number, num_records, keys):
-    """One position through the network, walking until it is a record, in plain Python."""
-    a = math.isqrt(num_records)
-    a += a * a < num_records
-    b = (num_records + a - 1) // a
-    while True:
-        x, y = number // b, number % b
-        for i in range(0, len(keys), 2):
-            x = (x + splitmix((y * 0x9E3779B97F4A7C15 + keys[i]) & WORD)) % a
-            y = (y + splitmix((x * 0x9E3779B97F4A7C15 + keys[i + 1]) & WORD)) % b
-        number = x * b + y
-        if number < num_records:
-            return number
-
-
-def keys_of_epoch(seed, epoch):
-    """The keys, from hashlib alone."""
-    from hashlib import blake2b
-
-    text = f"headrace random order 1, seed {seed}, epoch {epoch}".encode()
-    digest = blake2b(text, digest_size=64).digest()
-    return [int.from_bytes(digest[i : i + 8], "little") for i in range(0, 64, 8)]
-
-
 def plain_order(positions, num_records, seed, epoch):
     """What RandomOrder version 1 is, in plain Python."""
-    keys = keys_of_epoch(seed, epoch)
-    if num_records > 65536:
-        return [feistel(position, num_records, keys) for position in positions]
-    numbers = philox(keys[:2], num_records)
-    order = sorted(range(num_records), key=numbers.__getitem__)
-    return [order[position] for position in positions]
+    keys = keys_of_text(f"headrace random order 1, seed {seed}, epoch {epoch}")
+    return plain_permutation(positions, num_records, keys)
 
 
 def test_published_values():

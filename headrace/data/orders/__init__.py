@@ -1,0 +1,1 @@
+"""Orders beside the random one: those of other loaders, to see what they lose, and sampling."""
