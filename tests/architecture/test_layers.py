@@ -45,14 +45,14 @@ NO_TORCH = (
     " data.orders data.permutation data.selection data.mixture"
     " data.columns data.opening"
     " data.reader data.uring data.threads data.preads data.engine data.read data.request data.files"
-    " data.buffers data.memory"
+    " data.buffers data.memory data.checksums"
 ).split()
 ONLY_IN = {
     "torch.distributed": "pipeline.mesh pipeline.transport runs.launch".split(),
     "typer": ["cli"],
     "rich": ["cli"],
     "matplotlib": ["plots"],
-    "numba": ["data.preads", "linear"],
+    "numba": "data.preads data.checksums data.formats.frames data.formats.headers linear".split(),
 }
 
 

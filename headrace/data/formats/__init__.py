@@ -11,6 +11,8 @@ from headrace.data.formats.lines import Lines
 from headrace.data.formats.npy import Npy
 from headrace.data.formats.npz import Npz
 from headrace.data.formats.raw import Raw
+from headrace.data.formats.tar import Tar
+from headrace.data.formats.tfrecord import TFRecord
 from headrace.data.formats.windows import Windows
 from headrace.errors import DataError
 
@@ -25,6 +27,8 @@ FORMATS: Mapping[str, type[Format]] = {
         Lines,
         Windows,
         Raw,
+        Tar,
+        TFRecord,
     )
 }
 """All formats that have a name; their order is the one in which files are tried."""
