@@ -1,6 +1,7 @@
 """Orders of other loaders, and sampling: what each promises, against plain Python and chance."""
 
 import json
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -202,6 +203,44 @@ def test_bad_parameters(make, message):
     """Each is named, with what would be right."""
     with pytest.raises(DataError, match=message):
         make()
+
+
+# What each loses, as docs/shuffle.md says.
+
+DOCS = Path(__file__).parents[2] / "docs" / "shuffle.md"
+ROWS = re.findall(
+    r"^\| `(\w+)\(([\d, ]*)\)`.*? \| ([\d.]+) \| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) \|$",
+    DOCS.read_text(),
+    re.MULTILINE,
+)
+
+
+def test_the_table_has_seven_rows():
+    """None is passed over."""
+    assert len(ROWS) == 7
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0] + row[1])
+def test_what_an_order_loses(row):
+    """The four numbers of a row, counted anew."""
+    kind, arguments, *expected = row
+    order = getattr(headrace, kind)(*map(int, re.findall(r"\d+", arguments)))
+    size, batch_size = 100_000, 250
+    first, second = np.empty((2, size), int)
+    for epoch, batch_of in enumerate((first, second)):
+        batch_of[whole(order, size, epoch)] = np.arange(size) // batch_size
+    indices = whole(order, size)
+    together = np.unique(first * size + second, return_counts=True)[1]
+    pairs = (together * (together - 1)).sum() / (size * (batch_size - 1))
+    classes = [len(set(batch)) for batch in (indices * 10 // size).reshape(-1, batch_size).tolist()]
+    found = [
+        f"{abs(np.corrcoef(indices, np.arange(size))[0, 1]):.2f}",
+        f"{100 * (first[1:] == first[:-1]).mean():.1f}",
+        f"{100 * pairs:.1f}",
+        f"{np.mean(classes):.1f}",
+    ]
+
+    assert found == expected
 
 
 # PageOrder
