@@ -132,8 +132,8 @@ def _turns(weights: Sequence[float]) -> tuple[int, ...]:
         if isinstance(weight, bool) or not 0 < weight < float("inf"):
             raise DataError("a weight is wrong", got=weight, expected="a finite number above 0")
     exact = [Fraction(weight) for weight in weights]
-    scale = lcm(*(share.denominator for share in exact))
-    scale = min(Fraction(scale), _MOST_PARTS / sum(exact, Fraction()))
+    whole = Fraction(lcm(*(share.denominator for share in exact)))
+    scale = min(whole, _MOST_PARTS / sum(exact, Fraction()))
     exact = [share * scale for share in exact]
     turns = [int(share) for share in exact]
     if min(turns) < 1:
