@@ -1,21 +1,30 @@
-"""One field over all files of a data set: from indexes of records to spans of bytes."""
+"""One field over all files of a data set: from indexes of records to spans of bytes, or values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.formats.format import Table
+from headrace.data.formats.column import Files, Groups, Located, Values
 from headrace.data.formats.layout import Layout
-from headrace.data.index import StoredTable
 from headrace.data.plan import Spans
 
-__all__ = ["Columns", "Part", "columns_over"]
+__all__ = [
+    "Columns",
+    "Grouped",
+    "InBytes",
+    "InGroups",
+    "Known",
+    "Part",
+    "WholeFiles",
+    "columns_over",
+]
 
-Part = tuple[Path, Layout | Table | StoredTable]
-"""A file, and where in it the records of the field lie."""
+Part = tuple[Path, Layout | Located | Files | Values | Groups]
+"""A file, and what of the field it has."""
 
 _MOST_IN_MEMORY = 1 << 22  # records whose places are kept as arrays over all files
 
@@ -29,9 +38,7 @@ class Columns:
         columns: where they lie in it.
     """
 
-    def __init__(
-        self, files: NDArray[np.int32], columns: Sequence[Layout | Table | StoredTable]
-    ) -> None:
+    def __init__(self, files: NDArray[np.int32], columns: Sequence[Layout | Located]) -> None:
         self._files = files
         self._columns = columns
         counts = np.array([column.num_records for column in columns], np.int64)
@@ -97,7 +104,7 @@ class _Strided:
             self._pieces = np.concatenate(places)
 
     @classmethod
-    def of(cls, columns: Sequence[Layout | Table | StoredTable]) -> "_Strided | None":
+    def of(cls, columns: Sequence[Layout | Located]) -> "_Strided | None":
         layouts = [column for column in columns if isinstance(column, Layout)]
         return cls(layouts) if len(layouts) == len(columns) else None
 
@@ -117,7 +124,7 @@ class _Strided:
 
 
 def _lookup(
-    column: Layout | Table | StoredTable, local: NDArray[np.int64]
+    column: Layout | Located, local: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if isinstance(column, Layout):
         offsets = column.start_bytes + local * column.stride_bytes
@@ -125,13 +132,116 @@ def _lookup(
     return column.lookup(local)
 
 
-def columns_over(parts: Sequence[Part], number: Mapping[Path, int]) -> Columns:
-    """The columns of a field.
+@final
+class WholeFiles:
+    """Records that are files, whole.
 
     Args:
-        parts: in the order of the records.
-        number: of each file, by which spans name it.
+        first: the number of the first file; the others follow.
+        sizes: int64[N], in bytes.
     """
-    filled = [(path, column) for path, column in parts if column.num_records] or parts[:1]
-    files = np.array([number[path] for path, _ in filled], np.int32)
-    return Columns(files, [column for _, column in filled])
+
+    def __init__(self, first: int, sizes: NDArray[np.int64]) -> None:
+        self._first = first
+        self._sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def spans(self, indices: NDArray[np.int64]) -> Spans:
+        """As Columns.spans."""
+        files = (self._first + indices).astype(np.int32)
+        offsets = np.zeros(len(indices), np.int64)
+        return Spans(files, offsets, self._sizes[indices], np.arange(len(indices) + 1))
+
+
+@final
+class Known:
+    """Values that no read brings."""
+
+    def __init__(self, columns: Sequence[Values]) -> None:
+        self._values = np.concatenate([column.array for column in columns])
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def found(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """The values of records, in memory of their own."""
+        return self._values[indices]
+
+
+@dataclass(frozen=True)
+class InGroups:
+    """Where R records are that come in groups.
+
+    Args:
+        files: int32[R], the number of the file of each.
+        groups: int64[R], its group there.
+        rows: int64[R], its place in the group.
+        dtype: of the values.
+        shape: of one value; ANY_LENGTH where they are objects.
+    """
+
+    files: NDArray[np.int32]
+    groups: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...]
+
+
+@final
+class Grouped:
+    """Records in groups of the files, one after another.
+
+    Args:
+        files: int32[F], the number of each file.
+        columns: its groups.
+    """
+
+    def __init__(self, files: NDArray[np.int32], columns: Sequence[Groups]) -> None:
+        counts = np.array([len(column.num_rows) for column in columns], np.int64)
+        num_rows = np.concatenate([column.num_rows for column in columns])
+        self._files = np.repeat(files, counts)
+        self._groups = np.arange(len(num_rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._dtype, self._shape = columns[0].dtype, columns[0].shape
+        self._stops = np.cumsum(num_rows)
+        self._firsts = self._stops - num_rows
+
+    def __len__(self) -> int:
+        return int(self._stops[-1]) if len(self._stops) else 0
+
+    def found(self, indices: NDArray[np.int64]) -> InGroups:
+        """File, group and row of records."""
+        which = np.searchsorted(self._stops, indices, side="right")
+        rows = indices - self._firsts[which]
+        return InGroups(self._files[which], self._groups[which], rows, self._dtype, self._shape)
+
+
+InBytes = Columns | WholeFiles
+"""Fields whose records are read from the files as they are."""
+
+
+def columns_over(
+    parts: Sequence[Part], numbers: Sequence[int]
+) -> Columns | WholeFiles | Known | Grouped:
+    """The records of a field.
+
+    Args:
+        parts: in the order of the records; all in bytes, all known, or all in groups.
+        numbers: of the file of each part, by which spans name it; of whole files the first one's.
+    """
+    columns = [column for _, column in parts]
+    known = [column for column in columns if isinstance(column, Values)]
+    if known:
+        return Known(known)
+    files = [column for column in columns if isinstance(column, Files)]
+    if files:
+        # The files of one part follow those of the part before.
+        return WholeFiles(numbers[0], np.concatenate([column.sizes for column in files]))
+    groups = [column for column in columns if isinstance(column, Groups)]
+    if groups:
+        return Grouped(np.array(numbers, np.int32), groups)
+    placed = [column for column in columns if not isinstance(column, Values | Files | Groups)]
+    filled = [row for row, column in enumerate(placed) if column.num_records] or [0]
+    of_each = np.array([numbers[row] for row in filled], np.int32)
+    return Columns(of_each, [placed[row] for row in filled])

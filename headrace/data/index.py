@@ -6,6 +6,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
@@ -13,7 +14,8 @@ import numpy as np
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from numpy.typing import NDArray
 
-from headrace.data.formats.format import Column, Format, identity_of
+from headrace.data.formats.column import Column, Refused, Table
+from headrace.data.formats.format import Format, identity_of
 from headrace.data.formats.layout import Layout
 from headrace.data.memory import available_memory_bytes
 from headrace.errors import DataError
@@ -70,7 +72,7 @@ class StoredTable:
         return offsets, np.where(is_last, self._end, nexts - self._gap) - offsets
 
 
-Stored = Layout | StoredTable
+Stored = Layout | StoredTable | Refused
 
 
 def columns_of(path: Path, format: Format, progress: Progress) -> Mapping[str, Column | Stored]:
@@ -131,7 +133,7 @@ def read_index(place: Path, path: Path, format: Format) -> Mapping[str, Stored] 
             if len(head) < len(_MAGIC) + 16 or not head.startswith(_MAGIC):
                 return None
             size, check = np.frombuffer(head[len(_MAGIC) :], np.uint64).tolist()
-            text = file.read(size)
+            text = file.read(min(size, os.fstat(file.fileno()).st_size))
             if len(text) < size or zlib.crc32(text) != check:
                 raise _damaged(place)
             header = json.loads(text)
@@ -140,10 +142,7 @@ def read_index(place: Path, path: Path, format: Format) -> Mapping[str, Stored] 
             blocks = _Blocks(place, _data_start(size), header["data_bytes"])
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
-    return {
-        name: _layout(facts) if "stride_bytes" in facts else StoredTable(blocks, facts)
-        for name, facts in header["fields"].items()
-    }
+    return {name: _stored(facts, blocks) for name, facts in header["fields"].items()}
 
 
 def source_of(path: Path) -> dict[str, Any]:
@@ -175,7 +174,7 @@ def _write(
     text = json.dumps(header).encode()
     with appearing(place) as temporary, temporary.open("wb") as file:
         file.write(_MAGIC + np.array([len(text), zlib.crc32(text)], np.uint64).tobytes() + text)
-        file.seek(_data_start(len(text)))
+        file.write(bytes(_data_start(len(text)) - file.tell()))
         file.write(data.data)
         file.write(_checksums(data).tobytes())
 
@@ -193,6 +192,10 @@ def _checksums(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 def _facts(column: Column, arrays: list[tuple[int, NDArray[Any]]]) -> dict[str, Any]:
     """A column as JSON; its arrays join the others."""
+    if isinstance(column, Refused):
+        return {"refused": asdict(column)}
+    if not isinstance(column, Layout | Table):
+        raise TypeError(f"an index does not keep {type(column).__name__}")
     shared = {"dtype": dtype_to_descr(column.dtype), "shape": column.shape}
     if isinstance(column, Layout):
         if column.pieces is not None:
@@ -285,7 +288,12 @@ class _Blocks:
         self._is_checked = not self._unchecked.any()
 
 
-def _layout(facts: Mapping[str, Any]) -> Layout:
+def _stored(facts: Mapping[str, Any], blocks: _Blocks) -> Stored:
+    """A column as _facts left it."""
+    if "refused" in facts:
+        return Refused(**facts["refused"])
+    if "stride_bytes" not in facts:
+        return StoredTable(blocks, facts)
     return Layout(
         descr_to_dtype(_tuples(facts["dtype"])),
         tuple(facts["shape"]),

@@ -8,8 +8,10 @@ from typing import ParamSpec, TypeVar
 
 from headrace.data.columns import Part
 from headrace.data.formats import detect, make, refuse_compressed
-from headrace.data.formats.format import Format, Table, describe
-from headrace.data.index import StoredTable, columns_of
+from headrace.data.formats.column import Column, Refused, Runs
+from headrace.data.formats.format import Format, describe
+from headrace.data.formats.layout import Layout
+from headrace.data.indexing import columns_of_all
 from headrace.data.records import Field, Records
 from headrace.errors import DataError
 from headrace.progress import Progress, Silent
@@ -38,7 +40,8 @@ def open(
 
     Args:
         source: a path, a glob (its files in sorted order are one data set) or a list of these; or
-            a mapping of field names to them, for fields that lie in different files.
+            a mapping of field names to them, for fields that lie in different files. The path of a
+            folder means all files in it as records, labelled by sub-folder.
         format: the name of one (see docs/formats.md), or a Format of your own; None looks at the
             files, and tells most formats from their name and first bytes.
         fields: those to open, of formats that have several; None is all.
@@ -93,13 +96,16 @@ class _Opening:
         self, source: Source, fields: Sequence[str] | None
     ) -> dict[str, tuple[Format, list[Part]]]:
         """Per field the format, the files and where in them its records lie."""
-        paths = _paths(source)
-        format = self._format or make(_common_format(paths), self._options)
-        found: dict[str, list[Part]] = {}
-        for path in paths:
-            if not format.takes_any_bytes:
+        given = _paths(source)
+        format = self._format or make(_common_format(given), self._options)
+        _require_files(given, format)
+        paths = [one for path in given for one in _reading(path, format.files, path)]
+        if not format.takes_any_bytes:
+            for path in paths:
                 _reading(path, refuse_compressed, path)
-            for name, column in _reading(path, columns_of, path, format, self._progress).items():
+        found: dict[str, list[tuple[Path, Column]]] = {}
+        for path, columns in zip(paths, columns_of_all(paths, format, self._progress), strict=True):
+            for name, column in columns.items():
                 found.setdefault(name, []).append((path, column))
         for name in fields or ():
             if name not in found:
@@ -109,9 +115,7 @@ class _Opening:
         chosen = {name: found[name] for name in (found if fields is None else fields)}
         if not chosen:
             raise DataError("the files have no fields", where=paths[0])
-        for name, parts in chosen.items():
-            _require_all(name, parts, paths)
-        return {name: (format, parts) for name, parts in chosen.items()}
+        return {name: (format, _parts(name, chosen[name], paths)) for name in chosen}
 
 
 def records_of(found: Mapping[str, tuple[Format, Sequence[Part]]]) -> Records:
@@ -135,9 +139,7 @@ def _field(format: Format, parts: Sequence[Part]) -> Field:
                 expected=f"{describe(first.dtype, first.shape)} as in {first_path}",
                 where=path,
             )
-    abouts = [
-        column.about if isinstance(column, Table | StoredTable) else {} for _, column in parts
-    ]
+    abouts = [{} if isinstance(column, Layout) else column.about for _, column in parts]
     try:
         about = format.join(abouts)
     except ValueError as error:
@@ -145,19 +147,36 @@ def _field(format: Format, parts: Sequence[Part]) -> Field:
     return Field(first.dtype, first.shape, format, about)
 
 
-def _require_all(name: str, parts: Sequence[Part], paths: Sequence[Path]) -> None:
-    """Checks that no record lacks the field."""
+def _parts(name: str, columns: Sequence[tuple[Path, Column]], paths: Sequence[Path]) -> list[Part]:
+    """One field in all files; every record has it, and it can be read."""
     remedy = "name the fields that all records have: fields=(...)"
-    lacking = set(paths) - {path for path, _ in parts}
+    lacking = set(paths) - {path for path, _ in columns}
     if lacking:
         where = min(lacking)
         raise DataError(f"no record has the field {name!r}", where=where, remedy=remedy)
-    for path, column in parts:
-        if isinstance(column, Table | StoredTable) and column.first_missing is not None:
+    parts: list[Part] = []
+    for path, column in columns:
+        if isinstance(column, Refused):
+            raise column.error(name, path)
+        if isinstance(column, Runs):
+            parts += [(path, layout) for layout in column.layouts]
+            continue
+        missing = getattr(column, "first_missing", None)
+        if missing is not None:
+            raise DataError(f"record {missing} lacks the field {name!r}", where=path, remedy=remedy)
+        parts.append((path, column))
+    return parts
+
+
+def _require_files(paths: Sequence[Path], format: Format) -> None:
+    """Checks that no folder is meant where the format knows only files."""
+    for path in paths:
+        if not format.takes_folders and path.is_dir():
             raise DataError(
-                f"record {column.first_missing} lacks the field {name!r}",
-                where=path,
-                remedy=remedy,
+                "a folder is not a file of this format",
+                got=path,
+                expected=f"{format.name} files",
+                remedy=f"try {path / '*'}",
             )
 
 
@@ -175,9 +194,7 @@ def _paths(source: Source) -> list[Path]:
 def _files(name: str) -> list[Path]:
     """Absolute, so that a later change of the working directory changes nothing."""
     path = Path(os.path.abspath(name))
-    if path.is_dir():
-        raise DataError("a folder is not a data set", got=repr(name), remedy=f"try {path / '*'}")
-    if path.exists():
+    if path.exists() and name:
         found = [path]
     elif glob.has_magic(name):
         matches = (
@@ -189,7 +206,7 @@ def _files(name: str) -> list[Path]:
     else:
         raise DataError("no such file", got=repr(name), where=os.getcwd())
     for match in found:
-        if match.exists() and not match.is_file():
+        if match.exists() and not match.is_file() and not match.is_dir():
             raise DataError("not a regular file, which could be read anywhere", got=match)
     return found
 

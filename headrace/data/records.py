@@ -12,7 +12,15 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.columns import Part, columns_over
+from headrace.data.columns import (
+    Grouped,
+    InBytes,
+    InGroups,
+    Known,
+    Part,
+    columns_over,
+)
+from headrace.data.formats.column import Files, Values
 from headrace.data.formats.format import ANY_LENGTH, Format, describe, identity_of
 from headrace.data.formats.layout import Layout
 from headrace.data.index import source_of
@@ -75,20 +83,19 @@ class Records:
         fields: name -> Field.
         parts: name -> the files, and where in them the records lie.
         selection: those of them that a view has, or None for all.
-        paths: the files, absolute, which spans refer to by number.
+        paths: the files to be read, absolute, which spans refer to by number.
         fingerprint: short text that changes when the data set does: names (relative to the folder
-            that all files lie in), sizes, heads and tails of the files, dtypes and shapes.
+            that all files lie in), sizes, heads and tails of the files, dtypes and shapes. Of a
+            folder whose files are the records it is names, sizes and times of change, so a copy
+            that does not keep the times is another data set.
     """
 
     def __init__(self, fields: Mapping[str, Field], parts: Mapping[str, Sequence[Part]]) -> None:
         self.fields = fields
         self.parts = parts
         self.selection: Selection | None = None
-        self.paths: tuple[Path, ...] = tuple(
-            dict.fromkeys(path for some in parts.values() for path, _ in some)
-        )
-        number = {path: position for position, path in enumerate(self.paths)}
-        self._columns = {name: columns_over(some, number) for name, some in parts.items()}
+        self.paths, numbers = _numbered(parts)
+        self._columns = {name: columns_over(some, numbers[name]) for name, some in parts.items()}
         lengths = {name: len(columns) for name, columns in self._columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
@@ -97,7 +104,7 @@ class Records:
                 expected="as many records in each",
             )
         self._num_records = next(iter(lengths.values()))
-        self.fingerprint = _fingerprint(self.paths, fields, parts)
+        self.fingerprint = _fingerprint(fields, parts)
 
     def __len__(self) -> int:
         return self._num_records
@@ -166,15 +173,50 @@ class Records:
             field: its name.
 
         Raises:
-            DataError: no such field, or an index that is no whole number or out of range.
+            DataError: no such field, one whose records are not in the files as they are, or an
+                index that is no whole number or out of range.
         """
-        columns = self._columns.get(field)
-        if columns is None:
+        column = self._column(field)
+        if not isinstance(column, InBytes):
+            in_bytes = ", ".join(repr(name) for name in self.fields if self.is_in_bytes(name))
+            raise DataError(
+                "the records of this field are not in the files as they are",
+                got=repr(field),
+                expected=in_bytes or None,
+                remedy="headrace.Loader brings all fields",
+            )
+        return column.spans(self._chosen(indices))
+
+    def is_in_bytes(self, field: str) -> bool:
+        """Whether the records of a field are bytes in the files, which ``spans`` finds."""
+        return isinstance(self._column(field), InBytes)
+
+    def found(self, indices: NDArray[np.int64], field: str) -> NDArray[Any] | InGroups:
+        """What takes the place of spans for a field that is not in bytes.
+
+        Returns:
+            dtype[R, *shape], the values, or where they are in groups that the format decodes.
+
+        Raises:
+            DataError: as of spans; or the field is in bytes.
+        """
+        column = self._column(field)
+        if isinstance(column, InBytes):
+            raise DataError("the records of this field are bytes in the files", got=repr(field))
+        return column.found(self._chosen(indices))
+
+    def _column(self, field: str) -> InBytes | Known | Grouped:
+        column = self._columns.get(field)
+        if column is None:
             raise DataError(
                 "no such field", got=repr(field), expected=", ".join(map(repr, self.fields))
             )
+        return column
+
+    def _chosen(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Records of a view as those of the whole."""
         indices = self._checked(indices)
-        return columns.spans(indices if self.selection is None else self.selection(indices))
+        return indices if self.selection is None else self.selection(indices)
 
     def _checked(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         array = np.asarray(indices)
@@ -191,12 +233,37 @@ class Records:
         return array
 
 
-def _fingerprint(
-    paths: Sequence[Path], fields: Mapping[str, Field], parts: Mapping[str, Sequence[Part]]
-) -> str:
-    """32 hexadecimal digits; two small reads a file."""
-    folder = os.path.commonpath([path.parent for path in paths])
-    names = {path: path.relative_to(folder).as_posix() for path in paths}
+def _numbered(
+    parts: Mapping[str, Sequence[Part]],
+) -> tuple[tuple[Path, ...], dict[str, list[int]]]:
+    """The files that must be read, and per field the number of each part's file, or first file."""
+    paths: list[Path] = []
+    number: dict[Path, int] = {}
+    numbers: dict[str, list[int]] = {}
+    for name, some in parts.items():
+        numbers[name] = []
+        for path, column in some:
+            if isinstance(column, Files):
+                numbers[name].append(len(paths))
+                folder = str(column.folder)
+                paths += [Path(f"{folder}/{inner}") for inner in column.names]
+            elif isinstance(column, Values):
+                numbers[name].append(-1)
+            else:
+                if path not in number:
+                    number[path] = len(paths)
+                    paths.append(path)
+                numbers[name].append(number[path])
+    return tuple(paths), numbers
+
+
+def _fingerprint(fields: Mapping[str, Field], parts: Mapping[str, Sequence[Part]]) -> str:
+    """32 hexadecimal digits; two small reads a file, but of files that are records."""
+    every = [part for some in parts.values() for part in some]
+    whole = {path for path, column in every if isinstance(column, Files | Values)}
+    paths = list(dict.fromkeys(path for path, _ in every if path not in whole))
+    folder = os.path.commonpath([*(path.parent for path in paths), *whole])
+    names = {path: path.relative_to(folder).as_posix() for path in (*paths, *whole)}
     digest = hashlib.blake2b(b"headrace records 2", digest_size=16)
     for path in paths:
         try:
@@ -207,8 +274,14 @@ def _fingerprint(
     for name, some in parts.items():
         one = fields[name]
         facts = one.dtype.str, one.shape, identity_of(one.format), dict(one.about)
-        digest.update(f"\n{name!r} {facts}".encode())
+        digest.update(os.fsencode(f"\n{name!r} {facts}"))
         for path, column in some:
             places = (column.start_bytes, column.stride_bytes) if isinstance(column, Layout) else ()
             digest.update(f"\n{names[path]!r} {column.num_records} {places}".encode())
+            if isinstance(column, Values):
+                digest.update(column.array.tobytes())
+            elif isinstance(column, Files):
+                # Names, sizes and times: to look into a million files would take minutes.
+                digest.update(os.fsencode("\0".join(column.names)))
+                digest.update(column.sizes.tobytes() + column.changed_ns.tobytes())
     return digest.hexdigest()

@@ -213,8 +213,8 @@ def shelf(tmp_path, monkeypatch):
     [
         ("none.npy", "no such file: got 'none.npy'; in {here}"),
         ("none*.npy", r"no file matches: got 'none\*.npy'; in {here}"),
-        ("folder", r"a folder is not a data set: got 'folder'; try {here}/folder/\*"),
-        ("", r"a folder is not a data set: got ''; try {here}/\*"),
+        ("folder", "the folder has no files; in {here}/folder"),
+        ("", "no such file: got ''; in {here}"),
         ("fold*", r"no file matches: got 'fold\*'"),
         ("a.npy/b", "no such file: got 'a.npy/b'"),
         ("x" * 300, "a file cannot be read: got File name too long; in xxx"),
@@ -259,6 +259,8 @@ def test_formats_and_options_that_do_not_exist(shelf):
         headrace.open("idx", depth=3)
     with pytest.raises(DataError, match="not an IDX file: got the first bytes 93 4e 55 4d"):
         headrace.open("a.npy", format="idx")
+    with pytest.raises(DataError, match=r"a folder is not a file of this format.*try .*/folder/\*"):
+        headrace.open("folder", format="idx")
     with pytest.raises(
         DataError, match="the files have several fields, which a mapping cannot name"
     ):

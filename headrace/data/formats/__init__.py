@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from headrace.data.formats.folder import Folder
 from headrace.data.formats.format import Format
 from headrace.data.formats.idx import Idx
 from headrace.data.formats.lines import Lines
@@ -29,6 +30,7 @@ FORMATS: Mapping[str, type[Format]] = {
         Raw,
         Tar,
         TFRecord,
+        Folder,
     )
 }
 """All formats that have a name; their order is the one in which files are tried."""
@@ -43,17 +45,20 @@ _PACKED = (
 
 
 def detect(path: Path) -> str:
-    """The name of the format that a file's name and first bytes tell.
+    """The name of the format that a file's name and first bytes tell, or what is in a folder.
 
     Raises:
         DataError: none; the file may be empty or compressed.
     """
+    if path.is_dir():
+        folders = (name for name, kind in FORMATS.items() if kind.takes_folders)
+        return next(name for name in folders if FORMATS[name].matches(path, b""))
     head = refuse_compressed(path)
-    if not head:
-        raise DataError("the file is empty", got="0 bytes", where=path)
     for name, kind in FORMATS.items():
         if kind.matches(path, head):
             return name
+    if not head:
+        raise DataError("the file is empty", got="0 bytes", where=path)
     raise DataError(
         "the file's format is not known",
         got=f"the first bytes {head[:8].hex(' ')}",

@@ -1,60 +1,61 @@
 """What a format is: it finds where records lie, and knows what their bytes mean."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.formats.layout import Layout
+from headrace.data.formats.column import ANY_LENGTH, BYTE, Column, Table
+from headrace.errors import DataError
 from headrace.progress import Progress
 
-__all__ = ["ANY_LENGTH", "BYTE", "Column", "Format", "Table", "describe", "identity_of"]
+__all__ = [
+    "ANY_LENGTH",
+    "BYTE",
+    "Column",
+    "DecodedGroup",
+    "Format",
+    "GroupFile",
+    "Table",
+    "describe",
+    "identity_of",
+]
 
-BYTE: np.dtype[Any] = np.dtype(np.uint8)
-ANY_LENGTH = (None,)
-"""The shape of a record that is so many bytes as it is; what they mean the format says."""
 
-
-@dataclass(frozen=True)
-class Table:
-    """Records anywhere in the file: record i is the lengths[i] bytes from offsets[i] on.
-
-    Args:
-        offsets: int64[N].
-        lengths: int64[N]; -1 where the file lacks this field of a record that has others.
-        dtype: of the elements of records that all have one shape; else bytes.
-        shape: of one record; ANY_LENGTH where each has its own number of bytes, which the format's
-            ``decode`` makes a value of.
-        about: as of Layout; JSON can hold it.
-    """
-
-    offsets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    dtype: np.dtype[Any] = BYTE
-    shape: tuple[int | None, ...] = ANY_LENGTH
-    about: Mapping[str, Any] = field(default_factory=dict)
+class DecodedGroup(Protocol):
+    """One field of a group of records, in memory."""
 
     @property
-    def num_records(self) -> int:
-        """How many the file has."""
-        return len(self.offsets)
+    def num_bytes(self) -> int:
+        """Of memory."""
+        ...
 
-    @property
-    def first_missing(self) -> int | None:
-        """The first record that lacks this field."""
-        missing = np.flatnonzero(self.lengths < 0)
-        return int(missing[0]) if len(missing) else None
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
+        """The values of records by their place in the group: an array, or a list of objects.
 
-    def lookup(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offsets and lengths of records."""
-        return self.offsets[indices], self.lengths[indices]
+        Raises:
+            ValueError: one of them has no value; says which.
+        """
+        ...
 
 
-Column = Layout | Table
-"""Where the records of one field lie in one file."""
+class GroupFile(Protocol):
+    """A file whose records come in groups, opened."""
+
+    def decode(self, field: str, group: int) -> DecodedGroup:
+        """One field of a group.
+
+        Raises:
+            ValueError: its bytes are damaged; says how.
+        """
+        ...
+
+    def close(self) -> None:
+        """No group is decoded after this."""
+        ...
 
 
 class Format(Protocol):
@@ -65,6 +66,7 @@ class Format(Protocol):
 
     Attributes:
         name: what ``headrace.open(format=)`` and messages call it.
+        takes_folders: whether a folder may be meant; then ``matches`` is asked of folders too.
         takes_any_bytes: whether files that are compressed, say, may be meant.
         is_indexed: whether ``scan`` must read the file through, so that its result is worth keeping
             beside the file; False where a look at a header is enough.
@@ -72,6 +74,7 @@ class Format(Protocol):
     """
 
     name: ClassVar[str]
+    takes_folders: ClassVar[bool] = False
     takes_any_bytes: ClassVar[bool] = False
     is_indexed: ClassVar[bool] = True
     version: ClassVar[int] = 1
@@ -80,6 +83,14 @@ class Format(Protocol):
     def matches(cls, path: Path, head: bytes) -> bool:
         """Whether a file is of this format, by its name and its first 512 bytes."""
         return False
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """What to scan where a path was given: the path, or the files that it is a list of.
+
+        Raises:
+            DataError: the list is damaged.
+        """
+        return (path,)
 
     def scan(self, path: Path, progress: Progress) -> Mapping[str, Column]:
         """Where the records of each field lie in a file.
@@ -116,6 +127,10 @@ class Format(Protocol):
     def collate(self, field: str, values: list[Any], about: Mapping[str, Any]) -> Any:
         """What a batch holds of so many decoded values; by default the list itself."""
         return values
+
+    def open_groups(self, path: Path) -> GroupFile:
+        """A file of which ``scan`` found Groups, to decode them."""
+        raise DataError("the format has no groups", got=self.name, where=path)
 
 
 def identity_of(format: Format) -> str:
