@@ -6,8 +6,11 @@ from collections.abc import Sequence
 import typer
 
 from headrace.cli.demo import demo
+from headrace.cli.index import index
+from headrace.cli.inspect import inspect
 from headrace.cli.schedule import schedule
 from headrace.cli.train import train
+from headrace.cli.verify import verify
 from headrace.errors import HeadraceError, InputError, PeerLostError
 from headrace.runs.launch import is_launched, is_launched_by_headrace, reporting
 
@@ -31,7 +34,8 @@ def build() -> typer.Typer:
     )
     app.command()(train)
     app.command()(schedule)
-    app.command()(demo)
+    for command in (index, inspect, verify, demo):
+        app.command()(command)
     return app
 
 

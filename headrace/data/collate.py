@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["decoded", "dense", "to_tensors"]
 
-_DAMAGED = "headrace verify lists all such records"
 _LONGEST_ITEM = (1 << 31) - 1  # bytes of one item of an array, for numpy
 
 
@@ -95,9 +94,7 @@ def decoded(
         try:
             values.append(decode(pieces.record(row)))
         except ValueError as error:
-            raise ReadError(
-                "a record is damaged", got=error, where=place(row), remedy=_DAMAGED
-            ) from error
+            raise ReadError("a record is damaged", got=error, where=place(row)) from error
     return values
 
 

@@ -8,9 +8,10 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.data.batch_reader import Batch
 from headrace.data.order import Order, RandomOrder
 from headrace.data.permutation import LARGEST_ARRAY
-from headrace.data.prefetch import Batch, Prefetch, Reading
+from headrace.data.prefetch import Prefetch, Reading
 from headrace.data.reader import EngineName
 from headrace.data.records import Records
 from headrace.errors import DataError, RunError

@@ -3,23 +3,20 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from queue import SimpleQueue
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.collate import decoded, dense, to_tensors
-from headrace.data.reader import EngineName, Read, Reader
+from headrace.data.batch_reader import Batch, BatchReader, Started
+from headrace.data.collate import to_tensors
+from headrace.data.reader import EngineName
 from headrace.data.records import Records
 
-__all__ = ["Batch", "Prefetch", "Reading"]
-
-Batch = dict[str, Any]
-"""A batch: field -> NumPy array or torch tensor, one row a record."""
+__all__ = ["Prefetch", "Reading"]
 
 
 @dataclass(frozen=True)
@@ -130,21 +127,23 @@ class _Work:
         """Until the batches end, one cannot be read, or the taker has gone."""
         reading = self._reading
         try:
-            paths = self._records.paths
-            with Reader(paths, engine=reading.engine, direct=reading.direct) as reader:
+            with BatchReader(
+                self._records, reading.fields, engine=reading.engine, direct=reading.direct
+            ) as reader:
                 self._read(reader)
             self.ready.put((-1, {}))
         except BaseException as error:
             self.ready.put(error)
 
-    def _read(self, reader: Reader) -> None:
+    def _read(self, reader: BatchReader) -> None:
         """Starts as many batches as there is room for, then finishes the oldest; and so on."""
-        under_way: deque[dict[str, Read]] = deque()
-        num_started, num_finished, allowed = 0, 0, self._reading.batches_ahead
+        reading = self._reading
+        under_way: deque[Started] = deque()
+        num_started, num_finished, allowed = 0, 0, reading.batches_ahead
         more = True
         while True:
             while not self.wanted.empty() or (not under_way and more and num_started >= allowed):
-                allowed = max(allowed, self.wanted.get() + 1 + self._reading.batches_ahead)
+                allowed = max(allowed, self.wanted.get() + 1 + reading.batches_ahead)
                 if self.stopped:
                     return
             while more and num_started < allowed:
@@ -153,32 +152,12 @@ class _Work:
                     more = False
                     break
                 num_started += 1
-                under_way.append(
-                    {
-                        name: reader.start(self._records.spans(indices, name), indices)
-                        for name in self._reading.fields
-                    }
-                )
-                self.bytes_read = reader.bytes_requested
+                under_way.append(reader.start(indices))
+                self.bytes_read = reader.reader.bytes_requested
             if not under_way:
                 return
-            self.ready.put((num_finished, self._collated(reader, under_way.popleft())))
+            batch = reader.finish(under_way.popleft())
+            if reading.tensors:
+                batch = to_tensors(batch, pin_memory=reading.pin_memory)
+            self.ready.put((num_finished, batch))
             num_finished += 1
-
-    def _collated(self, reader: Reader, reads: Mapping[str, Read]) -> Batch:
-        fields = self._records.fields
-        batch: Batch = {}
-        for name, read in reads.items():
-            pieces, one = reader.finish(read), fields[name]
-            if one.has_any_length:
-                values = decoded(
-                    pieces,
-                    partial(one.format.decode, name, about=one.about),
-                    partial(read.place, paths=self._records.paths),
-                )
-                batch[name] = one.format.collate(name, values, one.about)
-            else:
-                batch[name] = dense(pieces, one.dtype, one.record_shape)
-        if not self._reading.tensors:
-            return batch
-        return to_tensors(batch, pin_memory=self._reading.pin_memory)

@@ -10,9 +10,12 @@ from headrace.cli.app import build
 SURFACE = """
 headrace --help -h
 headrace demo --help -h --json
+headrace index PATHS --fields --format --help -h --json --option -o
+headrace inspect PATHS --fields --format --help -h --json --option -o --seconds
 headrace schedule NAME --batches --help -h --json --micro-batches --stages --strategy
 headrace train RECIPE --cuts --epochs --help -h --json --micro-batches --out --seed --simulate
     --stages --strategy
+headrace verify PATHS --fields --format --help -h --json --option -o
 """
 
 
