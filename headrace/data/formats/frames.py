@@ -24,15 +24,23 @@ _compiled = numba.njit(nogil=True, cache=True)
 
 
 @_compiled
-def _is_right(stored: NDArray[np.uint8], crc: Any) -> Any:
-    """Whether four bytes are a checksum, masked so that checksums of checksums stay good ones.
+def _number(data: NDArray[np.uint8], at: int, num_bytes: int) -> Any:
+    """The uint64 that so many bytes are, the lowest first."""
+    value = np.uint64(0)
+    for place in range(num_bytes):
+        value |= np.uint64(data[at + place]) << np.uint64(8 * place)
+    return value
+
+
+@_compiled
+def _masked(crc: Any) -> Any:
+    """A checksum as the file has it, so that checksums of checksums stay good ones.
 
     Source: tensorflow/core/lib/hash/crc32c.h.
     """
     crc = np.uint64(crc)
     rotated = crc >> np.uint64(15) | crc << np.uint64(17)
-    masked = rotated + np.uint64(0xA282EAD8) & np.uint64(0xFFFFFFFF)
-    return np.uint64(stored.view(np.uint32)[0]) == masked
+    return rotated + np.uint64(0xA282EAD8) & np.uint64(0xFFFFFFFF)
 
 
 @_compiled
@@ -50,8 +58,8 @@ def walk(piece: NDArray[np.uint8], left: int, places: NDArray[np.int64]) -> tupl
     """
     at, num = 0, 0
     while at + HEAD_BYTES <= len(piece):
-        word = piece[at : at + 8].view(np.uint64)[0]
-        if not _is_right(piece[at + 8 : at + HEAD_BYTES], crc32c_of_eight(word)):
+        word = _number(piece, at, 8)
+        if _number(piece, at + 8, 4) != _masked(crc32c_of_eight(word)):
             return at, num, LENGTH
         length = int(np.int64(word))
         room = left - at - HEAD_BYTES - TAIL_BYTES
@@ -67,11 +75,11 @@ def walk(piece: NDArray[np.uint8], left: int, places: NDArray[np.int64]) -> tupl
 def fault_of(frame: NDArray[np.uint8]) -> int:
     """What is wrong with a frame, of 16 bytes or more: FINE, LENGTH, SIZE or DATA."""
     end = len(frame) - TAIL_BYTES
-    word = frame[:8].view(np.uint64)[0]
-    if not _is_right(frame[8:HEAD_BYTES], crc32c_of_eight(word)):
+    word = _number(frame, 0, 8)
+    if _number(frame, 8, 4) != _masked(crc32c_of_eight(word)):
         return LENGTH
     if word != np.uint64(end - HEAD_BYTES):
         return SIZE
-    if not _is_right(frame[end:], crc32c(frame[HEAD_BYTES:end])):
+    if _number(frame, end, 4) != _masked(crc32c(frame[HEAD_BYTES:end])):
         return DATA
     return FINE

@@ -130,7 +130,8 @@ class _Chain:
         """One member that compiled code passed on."""
         from headrace.data.formats.headers import Members, identify
 
-        key, part, dot = identify(np.frombuffer(bytearray(member.name), np.uint8))
+        name = np.frombuffer(bytearray(member.name), np.uint8)
+        key, part, dot = identify(name, len(name))
         if dot < 0 or not (member.is_file or member.is_link):
             return
         if member.is_link:
