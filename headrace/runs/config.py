@@ -127,7 +127,7 @@ def _wrong_types(run: Run) -> list[str]:
             problems.append(f"{name}: got {getattr(run, name)!r}, expected the name of a field")
     if not isinstance(run.strategy, Strategy):
         problems.append(f"strategy: got {run.strategy!r}, expected a headrace.Strategy")
-    if run.order is not None and not hasattr(run.order, "indices"):
+    if run.order is not None and not hasattr(run.order, "num_positions"):
         problems.append(f"order: got {run.order!r}, expected a headrace.RandomOrder or the like")
     if run.cuts is not None and not _are_whole(run.cuts):
         problems.append(f"cuts: got {run.cuts!r}, expected a tuple such as (3, 6), or None")

@@ -90,10 +90,11 @@ def _opened(role: str, opening: Callable[[], Records], run: Run) -> Records:
             )
     if len(records) == 0:
         raise DataError("no records", got=0, expected="at least 1", where=f"{role} of the run")
-    if role == "data" and run.drop_last and len(records) < run.batch_size:
+    num_positions = run.order_of_records.num_positions(len(records))
+    if role == "data" and run.drop_last and num_positions < run.batch_size:
         raise DataError(
             "no full batch, and drop_last leaves out one that is not full",
-            got=f"{len(records)} records",
+            got=f"{num_positions} records",
             expected=f"at least batch_size = {run.batch_size}",
             where=f"{role} of the run",
             remedy="lower batch_size, or drop_last=False",
