@@ -5,6 +5,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from headrace.data.formats.arrow import Arrow
 from headrace.data.formats.folder import Folder
 from headrace.data.formats.format import Format
 from headrace.data.formats.idx import Idx
@@ -24,6 +25,7 @@ FORMATS: Mapping[str, type[Format]] = {
     for kind in (
         Npy,
         Npz,
+        Arrow,
         Idx,
         Lines,
         Windows,
