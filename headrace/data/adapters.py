@@ -1,0 +1,80 @@
+"""Records for other loaders: a map-style data set that reads a batch's records all at once."""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from headrace.data.batch_reader import BatchReader
+from headrace.data.reader import EngineName
+from headrace.data.records import Records
+
+__all__ = ["MapDataset"]
+
+
+@final
+class MapDataset:
+    """A map-style data set, as torch.utils.data.Dataset is one; its samples are dicts of fields.
+
+    torch's DataLoader asks it for the samples of a batch together (``__getitems__``), so their reads
+    are under way at the same time, where a Dataset of one's own would wait for one after another.
+    Processes that DataLoader forks or spawns each make a reader of their own.
+
+    Args:
+        records: what to read.
+        fields: names of those to read; None is all.
+        engine: as of Reader.
+        direct: as of Reader.
+
+    Example::
+
+        loader = torch.utils.data.DataLoader(MapDataset(records), batch_size=256, shuffle=True)
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        fields: Sequence[str] | None = None,
+        *,
+        engine: EngineName = "auto",
+        direct: bool | None = None,
+    ) -> None:
+        self.records = records
+        self._fields = tuple(records.fields if fields is None else fields)
+        self._engine: EngineName = engine
+        self._direct = direct
+        self._readers: dict[tuple[int, int], BatchReader] = {}
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One sample.
+
+        Raises:
+            IndexError: no such record, so that a plain loop over the data set ends.
+            ReadError: it could not be read.
+        """
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self.__getitems__([index % len(self)])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """The samples of a batch, all their reads at a time."""
+        reader = self._reader()
+        batch = reader.finish(reader.start(np.array(indices, np.int64)))
+        return [{name: batch[name][row] for name in self._fields} for row in range(len(indices))]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_readers": {}}
+
+    def _reader(self) -> BatchReader:
+        """That of this thread, which a forked child has not."""
+        key = os.getpid(), threading.get_native_id()
+        if key not in self._readers:
+            self._readers[key] = BatchReader(
+                self.records, self._fields, engine=self._engine, direct=self._direct
+            )
+        return self._readers[key]
