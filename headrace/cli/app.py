@@ -8,6 +8,7 @@ import typer
 from headrace.cli.demo import demo
 from headrace.cli.index import index
 from headrace.cli.inspect import inspect
+from headrace.cli.pack import pack
 from headrace.cli.schedule import schedule
 from headrace.cli.train import train
 from headrace.cli.verify import verify
@@ -34,7 +35,7 @@ def build() -> typer.Typer:
     )
     app.command()(train)
     app.command()(schedule)
-    for command in (index, inspect, verify, demo):
+    for command in (index, inspect, verify, pack, demo):
         app.command()(command)
     return app
 

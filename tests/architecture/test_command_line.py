@@ -12,6 +12,7 @@ headrace --help -h
 headrace demo --help -h --json
 headrace index PATHS --fields --format --help -h --json --option -o
 headrace inspect PATHS --fields --format --help -h --json --option -o --seconds
+headrace pack PATHS --fields --format --help -h --option --out --shuffle --to -o
 headrace schedule NAME --batches --help -h --json --micro-batches --stages --strategy
 headrace train RECIPE --cuts --epochs --help -h --json --micro-batches --out --seed --simulate
     --stages --strategy
