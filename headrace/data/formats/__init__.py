@@ -12,6 +12,7 @@ from headrace.data.formats.idx import Idx
 from headrace.data.formats.lines import Lines
 from headrace.data.formats.npy import Npy
 from headrace.data.formats.npz import Npz
+from headrace.data.formats.parquet import Parquet
 from headrace.data.formats.raw import Raw
 from headrace.data.formats.tar import Tar
 from headrace.data.formats.tfrecord import TFRecord
@@ -26,6 +27,7 @@ FORMATS: Mapping[str, type[Format]] = {
         Npy,
         Npz,
         Arrow,
+        Parquet,
         Idx,
         Lines,
         Windows,
