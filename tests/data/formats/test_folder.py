@@ -71,9 +71,7 @@ def test_labels_alone_read_nothing(tmp_path):
 
     assert batch["label"].tolist() == [0, 0, 0, 0]
     assert records.paths == ()
-    with pytest.raises(
-        DataError, match="not in the files as they are: got 'label'; headrace."
-    ):
+    with pytest.raises(DataError, match="not in the files as they are: got 'label'; headrace."):
         records.spans(np.array([0]), "label")
 
 
@@ -225,9 +223,7 @@ def test_a_file_that_is_gone_or_shorter(tmp_path):
     records = headrace.open(tmp_path)
     size = records.paths[1].stat().st_size
     records.paths[1].write_bytes(bytes(size - 1))
-    with pytest.raises(
-        ReadError, match=rf"record 1 could not.*expected {size} bytes.*/x/2"
-    ):
+    with pytest.raises(ReadError, match=rf"record 1 could not.*expected {size} bytes.*/x/2"):
         epoch(records)
     records.paths[1].unlink()
     with pytest.raises((DataError, ReadError), match=r"x/2"):
