@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.data.formats.arrow import Arrow
+from headrace.data.formats.csv import CSV
 from headrace.data.formats.folder import Folder
 from headrace.data.formats.format import Format
 from headrace.data.formats.idx import Idx
+from headrace.data.formats.jsonl import JSONLines
+from headrace.data.formats.libsvm import LibSVM
 from headrace.data.formats.lines import Lines
+from headrace.data.formats.mds import Mds
 from headrace.data.formats.npy import Npy
 from headrace.data.formats.npz import Npz
 from headrace.data.formats.parquet import Parquet
@@ -28,8 +32,12 @@ FORMATS: Mapping[str, type[Format]] = {
         Npz,
         Arrow,
         Parquet,
+        Mds,
         Idx,
         Lines,
+        JSONLines,
+        CSV,
+        LibSVM,
         Windows,
         Raw,
         Tar,
@@ -41,7 +49,7 @@ FORMATS: Mapping[str, type[Format]] = {
 
 _HEAD_BYTES = 512
 _PACKED = (
-    (b"\x1f\x8b", "gzip", "gunzip it"),
+    (b"\x1f\x8b\x08", "gzip", "gunzip it"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unpack it"),
     (b"BZh", "bzip2", "unpack it"),
     (b"\xfd7zXZ", "xz", "unpack it"),
