@@ -18,8 +18,8 @@ __all__ = ["MapDataset"]
 class MapDataset:
     """A map-style data set, as torch.utils.data.Dataset is one; its samples are dicts of fields.
 
-    torch's DataLoader asks it for the samples of a batch together (``__getitems__``), so their reads
-    are under way at the same time, where a Dataset of one's own would wait for one after another.
+    torch's DataLoader asks it for the samples of a batch together (``__getitems__``), so that their
+    reads are under way at once, where a Dataset of one's own would wait for one after another.
     Processes that DataLoader forks or spawns each make a reader of their own.
 
     Args:
