@@ -54,13 +54,14 @@ _PACKED = (
     (b"BZh", "bzip2", "unpack it"),
     (b"\xfd7zXZ", "xz", "unpack it"),
 )
+_RIEGELI = bytes.fromhex("83af70d10d884a3f")  # the first block header of every Riegeli file
 
 
 def detect(path: Path) -> str:
     """The name of the format that a file's name and first bytes tell, or what is in a folder.
 
     Raises:
-        DataError: none; the file may be empty or compressed.
+        DataError: none; the file may be empty, compressed, or an ArrayRecord.
     """
     if path.is_dir():
         folders = (name for name, kind in FORMATS.items() if kind.takes_folders)
@@ -71,6 +72,13 @@ def detect(path: Path) -> str:
             return name
     if not head:
         raise DataError("the file is empty", got="0 bytes", where=path)
+    if head.startswith(_RIEGELI):
+        raise DataError(
+            "ArrayRecord files cannot be read in place",
+            got="Riegeli's chunks: compressed, or cut by the headers of its blocks",
+            where=path,
+            remedy="write the records as TFRecord",
+        )
     raise DataError(
         "the file's format is not known",
         got=f"the first bytes {head[:8].hex(' ')}",
