@@ -97,6 +97,11 @@ class BatchReader:
         one = self._records.fields[name]
         if not one.has_any_length:
             return dense(pieces, one.dtype, one.record_shape)
+        whole = one.format.decode_batch(
+            name, pieces.buffer, pieces.positions, pieces.lengths, one.about
+        )
+        if whole is not None:
+            return whole
         values = decoded(
             pieces,
             partial(one.format.decode, name, about=one.about),

@@ -52,7 +52,11 @@ ONLY_IN = {
     "typer": ["cli"],
     "rich": ["cli"],
     "matplotlib": ["plots"],
-    "numba": "data.preads data.checksums data.formats.frames data.formats.headers linear".split(),
+    "numba": (
+        "data.preads data.checksums data.formats.frames data.formats.headers"
+        " data.formats.finding data.formats.rows data.formats.decimals"
+        " data.formats.svmlight_scan data.formats.svmlight_parse linear"
+    ).split(),
 }
 
 

@@ -249,6 +249,8 @@ class _Pieces:
         self._word = np.dtype(f"<i{width or 4}")
         self._item_bytes = leaf.dtype.itemsize
         self.about: Mapping[str, Any] = leaf.about
+        self._mapped: NDArray[Any] | None = None
+        self._inode = 0
 
     @property
     def num_records(self) -> int:
@@ -264,7 +266,8 @@ class _Pieces:
         if not len(indices):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         batch = np.searchsorted(self._stops, indices, side="right")
-        words = self._words()
+        # Who asks for all at once keeps them; in many files that is many mappings.
+        words = self._words(keep=len(indices) < self.num_records)
         at = self._offsets[batch] // self._word.itemsize + indices - self._firsts[batch]
         begins, ends = (
             words[places].astype(np.int64) * self._item_bytes for places in (at, at + 1)
@@ -279,20 +282,30 @@ class _Pieces:
             )
         return self._starts[batch] + begins, ends - begins
 
-    def _words(self) -> NDArray[Any]:
-        """The whole file as offsets, mapped; only for one look, as there may be many files."""
+    def __getstate__(self) -> dict[str, Any]:
+        """A process that gets this by pickle maps the file itself."""
+        return self.__dict__ | {"_mapped": None}
+
+    def _words(self, *, keep: bool) -> NDArray[Any]:
+        """The whole file as offsets, mapped; its size is looked at each time, as a look beyond the
+        end of a file that was cut short ends the process."""
         try:
+            status = self._path.stat()
+            if status.st_size != self._size_bytes:
+                raise DataError(
+                    "the file has changed since it was opened",
+                    got=f"{status.st_size} bytes",
+                    expected=f"{self._size_bytes} bytes",
+                    where=self._path,
+                    remedy="open the data again",
+                )
+            if self._mapped is not None and self._inode == status.st_ino:
+                return self._mapped
             mapped = np.memmap(self._path, np.uint8, "r").view(np.ndarray)
         except OSError as error:
             raise DataError(
                 "a file cannot be read", got=error.strerror, where=self._path
             ) from error
-        if len(mapped) != self._size_bytes:
-            raise DataError(
-                "the file has changed since it was opened",
-                got=f"{len(mapped)} bytes",
-                expected=f"{self._size_bytes} bytes",
-                where=self._path,
-                remedy="open the data again",
-            )
-        return mapped[: len(mapped) // 8 * 8].view(self._word)
+        words = mapped[: len(mapped) // 8 * 8].view(self._word)
+        self._mapped, self._inode = (words if keep else None), status.st_ino
+        return words

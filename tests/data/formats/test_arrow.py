@@ -1,5 +1,6 @@
 """Arrow files and streams, against pyarrow's own take()."""
 
+import pickle
 import sys
 
 import numpy as np
@@ -134,6 +135,21 @@ def test_more_records_than_are_kept_in_memory(tmp_path, monkeypatch):
     indices, batch = epoch(headrace.open(tmp_path / "*.arrow"))
 
     assert_same(batch, expected(truth, indices))
+
+
+def test_records_by_pickle(tmp_path, monkeypatch):
+    """As processes are given them: small, without the file's content."""
+    monkeypatch.setattr("headrace.data.columns._MOST_IN_MEMORY", 10)
+    write(tmp_path / "a.arrow", pa.table({"text": [f"{i} " * 1000 for i in range(100)]}))
+    records = headrace.open(tmp_path / "a.arrow")
+    spans = records.spans(np.array([5, 3]), "text")
+
+    content = pickle.dumps(records)
+
+    assert len(content) < 5000
+    again = pickle.loads(content).spans(np.array([5, 3]), "text")
+    assert np.array_equal(again.offsets, spans.offsets)
+    assert np.array_equal(again.lengths, spans.lengths)
 
 
 def test_only_the_fields_asked_for(tmp_path):
