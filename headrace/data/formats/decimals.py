@@ -56,7 +56,8 @@ def read_whole(text: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     if stop - at >= _MOST_DIGITS:
         while at < stop - 1 and text[at] == _ZERO:
             at += 1
-    return (np.int64(value) if 0 < stop - at < _MOST_DIGITS else -1), stop
+    whole: Any = np.int64(value)
+    return (whole if 0 < stop - at < _MOST_DIGITS else -1), stop
 
 
 @_compiled
@@ -95,7 +96,8 @@ def read_float(text: NDArray[np.uint8], at: int, end: int) -> tuple[float, int, 
             return 0.0, at, NONE
         if stop - at >= _MOST_DIGITS:
             return 0.0, stop, HARD
-        power += sign * np.int64(exponent)
+        whole: Any = np.int64(exponent)
+        power += sign * whole
         at = stop
     if num_digits > _MOST_DIGITS:
         return 0.0, at, HARD

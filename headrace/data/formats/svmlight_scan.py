@@ -1,6 +1,6 @@
 """Where the records of LIBSVM text lie, and which indexes they have; compiled."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -167,7 +167,7 @@ def _index_before(text: NDArray[np.uint8], colon: int) -> int:
     """The whole number that ends at a colon, or NO_INDEX."""
     at, value, scale = colon - 1, 0, 1
     while at > colon - _MOST_DIGITS:
-        digit = np.int64(text[at]) - 48
+        digit: Any = np.int64(text[at]) - 48
         if not 0 <= digit <= 9:
             break
         value += digit * scale

@@ -20,11 +20,8 @@ def test_json_lines(tmp_path):
     for name, some in (("a", truth[:25]), ("b", truth[25:])):
         text = "\n\n".join(json.dumps(one) for one in some)
         (tmp_path / f"{name}.jsonl").write_text(text)
-    _, found = batches(tmp_path / "*.jsonl") if False else batches(str(tmp_path / "*.jsonl"))
-    values = sorted(
-        (one for batch in found for one in batch["json"]), key=lambda one: one["number"]
-    )
-    assert values == truth
+    values = [one for batch in batches(str(tmp_path / "*.jsonl")) for one in batch["json"]]
+    assert sorted(values, key=lambda one: one["number"]) == truth
 
 
 def test_csv(tmp_path):
