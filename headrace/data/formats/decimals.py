@@ -18,6 +18,7 @@ _ZERO, _PLUS, _MINUS, _POINT, _SMALL_E, _LARGE_E = (ord(character) for character
 _FRACTION_BITS, _BIAS, _SPECIAL = 52, 1023, 2047  # of float64
 
 uint8, uint64 = np.uint8, np.uint64
+int64: Any = np.int64  # numba leaves int() of a uint64 unsigned
 _compiled = numba.njit(nogil=True, cache=True)
 
 
@@ -56,7 +57,7 @@ def read_whole(text: NDArray[np.uint8], at: int, end: int) -> tuple[int, int]:
     if stop - at >= _MOST_DIGITS:
         while at < stop - 1 and text[at] == _ZERO:
             at += 1
-    whole: Any = np.int64(value)
+    whole: Any = int64(value)
     return (whole if 0 < stop - at < _MOST_DIGITS else -1), stop
 
 
@@ -96,7 +97,7 @@ def read_float(text: NDArray[np.uint8], at: int, end: int) -> tuple[float, int, 
             return 0.0, at, NONE
         if stop - at >= _MOST_DIGITS:
             return 0.0, stop, HARD
-        whole: Any = np.int64(exponent)
+        whole: Any = int64(exponent)
         power += sign * whole
         at = stop
     if num_digits > _MOST_DIGITS:
@@ -139,7 +140,7 @@ def _rounded(digits: Any, power: int) -> tuple[float, bool]:
         digits <<= uint64(1)
         zeros += uint64(1)
     # 217706 / 2^16 is the binary logarithm of ten, near enough.
-    exponent = (217706 * power >> 16) + 64 + _BIAS - np.int64(zeros)
+    exponent = (217706 * power >> 16) + 64 + _BIAS - int64(zeros)
     high, low = _product(digits, high_power)
     mask = uint64(0x1FF)
     if high & mask == mask and low + digits < digits:
@@ -152,7 +153,7 @@ def _rounded(digits: Any, power: int) -> tuple[float, bool]:
             return 0.0, False
     top = high >> uint64(63)
     fraction = high >> (top + uint64(9))
-    exponent -= 1 - np.int64(top)
+    exponent -= 1 - int64(top)
     if low == 0 and high & mask == 0 and fraction & uint64(3) == 1:
         return 0.0, False  # maybe half-way between two
     fraction = (fraction + (fraction & uint64(1))) >> uint64(1)
