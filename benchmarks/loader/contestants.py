@@ -19,6 +19,7 @@ __all__ = ["CONTESTANTS", "Contestant", "Task", "import_streaming", "rows_of"]
 
 _WORKERS = 8
 _LARGEST_BUFFER = 5000  # records that a worker of WebDataset shuffles at a time; its default: 1000
+_LARGEST_CALL_BYTES = 32 << 20  # of ArrayRecord, where a few calls must fit in the memory
 _AHEAD = 4  # batches that are fetched beside the one in use, by those who leave that to the user
 
 
@@ -126,12 +127,20 @@ def memory_map(task: Task) -> Iterator[Any]:
 
 
 def array_record(task: Task) -> Iterator[Any]:
-    """The package's own reader, many records in a call, some calls at a time."""
+    """The package's own reader, up to 16 batches in a call, some calls at a time.
+
+    Each call costs it time in proportion to the whole file's records, so they are few.
+    """
     from array_record.python.array_record_module import ArrayRecordReader
 
     path = str(task.folder / "records.array_record")
     reader = ArrayRecordReader(path, options="readahead_buffer_size:0")
-    return ahead(lambda indices: reader.read(indices.tolist()), task.shuffled())
+    size = task.case.batch_size
+    num_batches = min(16, max(1, _LARGEST_CALL_BYTES // (task.case.fixed * size)))
+    calls = task.shuffled(num_batches * size)
+    for records in ahead(lambda indices: reader.read(indices.tolist()), calls):
+        for first in range(0, len(records), size):
+            yield records[first : first + size]
 
 
 class _BatchSource:

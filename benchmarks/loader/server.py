@@ -84,7 +84,7 @@ class Server:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0 if self._failure else 5)
+            self._process.wait(0 if self._failure else 2)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
