@@ -112,6 +112,8 @@ def parse_features(
         if not is_sorted:
             place = _sort(found, indptr[row], num)
             if place >= 0:
+                while place > begins[row] and not is_space(text[place - 1]):
+                    place -= 1
                 return Fault(TWICE, row, place), num, num_hard
     indptr[len(begins)] = num
     return Fault(NO_FAULT, 0, 0), num, num_hard
@@ -119,7 +121,7 @@ def parse_features(
 
 @_compiled
 def _sort(found: Found, begin: int, end: int) -> int:
-    """Sorts one row by index; returns where an index stands that is there twice, or -1."""
+    """Sorts one row by index; returns where the value stands whose index is there twice, or -1."""
     order = begin + np.argsort(found.indices[begin:end], kind="mergesort")
     found.indices[begin:end] = found.indices[order]
     found.values[begin:end] = found.values[order]
