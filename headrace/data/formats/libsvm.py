@@ -73,12 +73,20 @@ class LibSVM(Format):
     ) -> Mapping[str, Table]:
         """By words and line feeds; finds the least and the greatest index, but reads no values.
 
+        Where indexes ascend as they should, the first and the last of a line tell; all are looked
+        at if they need not (``sort``), or if a line ends in a word of more than 80 characters.
+
         Raises:
             DataError: the text is UTF-16.
         """
-        search = _Search()
+        search = _Search(is_sorted=not self.sort)
         _, end = scan_text(path, search.step, progress, piece_bytes)
-        return search.tables(end)
+        search.end(end)
+        if not search.is_sure:
+            search = _Search(is_sorted=False)
+            scan_text(path, search.step, progress, piece_bytes)
+            search.end(end)
+        return search.tables()
 
     def join(self, abouts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """The one base and number of columns of all files.
@@ -155,12 +163,19 @@ class LibSVM(Format):
 class _Search:
     """The records of a file, as far as it has been looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_sorted: bool) -> None:
         from headrace.data.formats.svmlight_scan import Line
 
+        self._is_sorted = is_sorted
         self._line = Line()
+        self._tail: NDArray[np.uint8] = np.zeros(BEFORE_BYTES, np.uint8)
         self._records: NDArray[np.int64] = np.empty((6, 0), np.int64)
         self._num_records = 0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the greatest index is known."""
+        return self._line.is_sure
 
     def step(self, text: NDArray[np.uint8], size: int, start: int) -> None:
         """The records of a piece; see text.Step."""
@@ -169,16 +184,28 @@ class _Search:
         self._make_room(size // 2 + 2)
         first, offset = BEFORE_BYTES, start - BEFORE_BYTES
         self._num_records, line = find_records(
-            text, first, first + size, offset, self._line, self._num_records, self._records
+            text,
+            first,
+            first + size,
+            offset,
+            self._line,
+            self._is_sorted,
+            self._num_records,
+            self._records,
         )
         self._line = Line(*line)
+        self._tail = text[size : size + BEFORE_BYTES].copy()
 
-    def tables(self, end: int) -> dict[str, Table]:
-        """What was found in a text that ends there."""
+    def end(self, place: int) -> None:
+        """The text ends there, and with it the last line."""
+        feeds: NDArray[np.uint8] = np.full(BEFORE_BYTES + 1, ord("\n"), np.uint8)
+        self.step(np.concatenate([self._tail, feeds]), 1, place)
+
+    def tables(self) -> dict[str, Table]:
+        """What was found."""
         from headrace.data.formats import svmlight_scan as parts
 
-        self.step(np.full(2 * BEFORE_BYTES + 1, ord("\n"), np.uint8), 1, end)  # ends the last line
-        _, least, most = self._line
+        _, least, most, _ = self._line
         has_index = most != parts.NO_INDEX
         about = {"least": least if has_index else None, "most": most if has_index else None}
         found = self._records[:, : self._num_records]

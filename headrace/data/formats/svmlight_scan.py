@@ -27,11 +27,13 @@ LABEL, LABEL_BYTES, FEATURES, FEATURES_BYTES, QID, QID_BYTES = range(6)
 
 NO_INDEX = -1
 _NO_LEAST = (1 << 63) - 1
-_START, _LABEL, _AFTER_LABEL, _FIRST_WORD, _QID, _FEATURES, _COMMENT = range(7)  # parts of a line
+_START, _LABEL, _AFTER_LABEL, _FIRST_WORD, _QID, _FEATURES, _LATER, _COMMENT = range(8)
+"""Parts of a line; features are _LATER ones after the first, where only the last still counts."""
 _LF, _COLON, _HASH = ord("\n"), ord(":"), ord("#")
 _WORD = np.frombuffer(b"qid", np.uint8)
 _FEW_DIGITS = 18  # surely fit in 64 bits
 _MOST_DIGITS = 40  # with leading zeros; longer indexes are refused when they are decoded
+_MOST_BYTES = 80  # of the last value, with what blanks follow it
 
 _compiled = numba.njit(nogil=True, cache=True)
 
@@ -43,11 +45,13 @@ class Line(NamedTuple):
         state: in which part of it.
         least: the least index so far, or more than any where there is none.
         most: the greatest index so far, or NO_INDEX.
+        is_sure: whether every last index has been found; else look at all of them.
     """
 
     state: int = _START
     least: int = _NO_LEAST
     most: int = NO_INDEX
+    is_sure: bool = True
 
 
 @_compiled
@@ -63,6 +67,7 @@ def find_records(
     end: int,
     offset: int,
     line: Line,
+    is_sorted: bool,
     num: int,
     records: NDArray[np.int64],
 ) -> tuple[int, Line]:
@@ -72,18 +77,20 @@ def find_records(
     counts only right after it. The rest up to a comment or line feed is the features.
 
     Args:
-        text: uint8[at least end + ROOM_BYTES]; before the piece come 64 bytes of the text or zeros.
+        text: uint8[at least end + ROOM_BYTES]; before the piece 128 bytes of the text, or zeros.
         first: where in it the piece begins.
         end: where the piece ends.
         offset: where text[0] lies in the whole.
         line: the line under way where the piece begins.
+        is_sorted: whether the first and the last index of a line are its least and greatest, so
+            that no others need be looked at, which is several times faster.
         num: how many records were found so far; of the last one the end may be missing.
         records: int64[6, at least num + 1 + (end - first + 1) // 2]; gets their places.
 
     Returns:
         How many records were found so far; the line under way where the piece ends.
     """
-    state, least, most = line
+    state, least, most, is_sure = line
     at = first
     while at < end:
         if state == _FEATURES:
@@ -92,8 +99,15 @@ def find_records(
                 index = _index_before(text, at)
                 if index != NO_INDEX:
                     least, most = min(least, index), max(most, index)
+                state = _LATER if is_sorted else _FEATURES
                 at += 1
                 continue
+        elif state == _LATER:
+            at = find(text, at, end, _HASH, _LF, _LF)
+            if at < end:
+                colon = _colon_before(text, at)
+                is_sure = is_sure and colon >= 0
+                most = max(most, _index_before(text, colon) if colon >= 0 else NO_INDEX)
         elif state == _COMMENT:
             at = find(text, at, end, _LF, _LF, _LF)
         else:
@@ -133,7 +147,7 @@ def find_records(
         else:
             records[QID_BYTES, num - 1] = place - records[QID, num - 1]
             state = _AFTER_LABEL
-    return num, Line(state, least, most)
+    return num, Line(state, least, most, is_sure)
 
 
 @_compiled
@@ -144,7 +158,7 @@ def _is_mark(byte: int) -> bool:
 @_compiled
 def _end(records: NDArray[np.int64], row: int, state: int, place: int) -> None:
     """The line of a record has ended."""
-    if state == _FEATURES or state == _FIRST_WORD:
+    if state == _FEATURES or state == _LATER or state == _FIRST_WORD:
         records[FEATURES_BYTES, row] = place - records[FEATURES, row]
         return
     records[FEATURES, row], records[FEATURES_BYTES, row] = place, 0
@@ -160,6 +174,15 @@ def _is_qid(text: NDArray[np.uint8], colon: int) -> bool:
         if text[colon - len(_WORD) + place] != _WORD[place]:
             return False
     return True
+
+
+@_compiled
+def _colon_before(text: NDArray[np.uint8], end: int) -> int:
+    """The last colon before the end of a line's features, -1 if it is far away."""
+    for place in range(end - 1, end - 1 - _MOST_BYTES, -1):
+        if text[place] == _COLON:
+            return place
+    return -1
 
 
 @_compiled

@@ -18,7 +18,7 @@ Step = Callable[[NDArray[np.uint8], int, int], None]
 piece begins at BEFORE_BYTES, after the last bytes of the piece before; after its end follow as many
 bytes that mean nothing. The memory is used again."""
 
-BEFORE_BYTES = 64
+BEFORE_BYTES = 128
 """Bytes of the text, or zeros, before a piece; and room after it."""
 PIECE_BYTES = 1 << 20
 """Fits in a processor's cache."""

@@ -92,7 +92,8 @@ def test_random_files(tmp_path, seed):
     assert_as_sklearn(write(tmp_path / "a.libsvm", "".join(lines)))
 
 
-def test_every_border(tmp_path):
+@pytest.mark.parametrize("sort", [False, True])
+def test_every_border(tmp_path, sort):
     """In pieces of every size the scan finds the same, checked against the lines themselves."""
     content = (
         b"\xef\xbb\xbf# 9:9\r\n \r\n+1 qid:12 3:1 42:0.5 # 99:1 qid:7\r\n-2\r\n3.5 qid:1\n4 # x\n"
@@ -102,7 +103,7 @@ def test_every_border(tmp_path):
     path = write(tmp_path / "a.svm", content)
     assert detect(path) == "libsvm"
     for piece_bytes in (*range(1, 80), 1000):
-        found = LibSVM().scan(path, Silent(), piece_bytes)
+        found = LibSVM(sort=sort).scan(path, Silent(), piece_bytes)
         words = {
             name: [
                 content[start : start + length].strip() if length >= 0 else None
@@ -120,6 +121,17 @@ def test_every_border(tmp_path):
         queries = [b"12", None, b"1", None, b"3", *[None] * 7, b"1", b"1:2", None]
         assert words["qid"] == queries, piece_bytes
         assert found["label"].about == {"least": 3, "most": 42}
+
+
+@pytest.mark.parametrize("end", ["", "\n", " # 99:1\n", " " * 90, "\r\n1 6:1\n", "#\n"])
+@pytest.mark.parametrize("value", ["1", "0." + "3" * 70, "0." + "3" * 100, "1e-" + "0" * 90 + "1"])
+def test_the_greatest_index_is_the_last_of_a_line(tmp_path, value, end):
+    """However long its value is; in pieces of every size."""
+    path = write(tmp_path / "a.svm", f"1 0:1\n1 5:1 {'0' * 20}7:{value}{end}")
+    for piece_bytes in (*range(1, 12), 64, 1000):
+        table = LibSVM().scan(path, Silent(), piece_bytes)["features"]
+        assert table.about == {"least": 0, "most": 7}
+    assert_as_sklearn(path)
 
 
 @pytest.mark.parametrize(
