@@ -33,9 +33,7 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.command()(train)
-    app.command()(schedule)
-    for command in (index, inspect, verify, pack, demo):
+    for command in (train, schedule, index, inspect, verify, pack, demo):
         app.command()(command)
     return app
 

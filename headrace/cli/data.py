@@ -20,7 +20,16 @@ from headrace.errors import DataError
 if TYPE_CHECKING:
     from headrace.data.records import Records
 
-__all__ = ["Bar", "FieldsOption", "FormatOption", "OptionOption", "Paths", "opened", "plural"]
+__all__ = [
+    "Bar",
+    "FieldsOption",
+    "FormatOption",
+    "OptionOption",
+    "Paths",
+    "extent",
+    "opened",
+    "plural",
+]
 
 Paths = Annotated[
     list[str],
@@ -45,15 +54,22 @@ def opened(
     format: str | None,
     options: Sequence[str] | None,
     fields: str | None,
-    bar: "Bar",
 ) -> "Records":
-    """The data set of a command's arguments."""
+    """The data set of a command's arguments, with a bar while it is indexed."""
     from headrace.data.opening import open
 
     pairs = dict(_option(text) for text in options or ())
     names = tuple(name.strip() for name in fields.split(",")) if fields else None
     source = paths[0] if len(paths) == 1 else list(paths)
-    return open(source, format, fields=names, progress=bar, **pairs)
+    with Bar("indexing") as bar:
+        return open(source, format, fields=names, progress=bar, **pairs)
+
+
+def extent(records: "Records") -> tuple[str, int]:
+    """How large a data set is, in words; and the bytes of its files."""
+    num_bytes = sum(path.stat().st_size for path in records.paths)
+    counted = f"{plural(len(records), 'record')} in {plural(len(records.paths), 'file')}"
+    return f"{counted} of {num_bytes:,} bytes", num_bytes
 
 
 def plural(count: int, noun: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.data import Bar, FieldsOption, FormatOption, OptionOption, Paths, opened, plural
+from headrace.cli.data import FieldsOption, FormatOption, OptionOption, Paths, extent, opened
 
 __all__ = ["index"]
 
@@ -22,14 +22,10 @@ def index(
 ) -> None:
     """Find the records of a data set, and keep where they lie beside the files."""
     began_s = time.perf_counter()
-    with Bar("indexing") as bar:
-        records = opened(paths, format, option, fields, bar)
+    records = opened(paths, format, option, fields)
     seconds = time.perf_counter() - began_s
-    num_bytes = sum(path.stat().st_size for path in records.paths)
-    print(
-        f"{plural(len(records), 'record')} in {plural(len(records.paths), 'file')} of "
-        f"{num_bytes:,} bytes, {seconds:.1f} s"
-    )
+    size, num_bytes = extent(records)
+    print(f"{size}, {seconds:.1f} s")
     for name, field in records.fields.items():
         print(f"  {name}: {field}")
     if as_json:

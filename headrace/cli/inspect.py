@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.data import Bar, FieldsOption, FormatOption, OptionOption, Paths, opened, plural
+from headrace.cli.data import FieldsOption, FormatOption, OptionOption, Paths, extent, opened
 
 if TYPE_CHECKING:
     from headrace.data.records import Records
@@ -31,14 +31,10 @@ def inspect(
     """Show a data set: format, fields, sizes, the first record, and the cost of a random epoch."""
     from headrace.data.survey import sizes_of, try_random
 
-    with Bar("indexing") as bar:
-        records = opened(paths, format, option, fields, bar)
+    records = opened(paths, format, option, fields)
     kind = next(iter(records.fields.values())).format.name
-    num_bytes = sum(path.stat().st_size for path in records.paths)
-    print(
-        f"{kind}: {plural(len(records), 'record')} in {plural(len(records.paths), 'file')} of "
-        f"{num_bytes:,} bytes; fingerprint {records.fingerprint}"
-    )
+    size, num_bytes = extent(records)
+    print(f"{kind}: {size}; fingerprint {records.fingerprint}")
     sizes = {name: sizes_of(records, name) for name in records.fields}
     for name, some in sizes.items():
         print(f"\n{name}: {records.fields[name]}")
@@ -76,7 +72,7 @@ def _first(records: "Records") -> dict[str, Any]:
     from headrace.data.batch_reader import BatchReader
 
     with BatchReader(records, tuple(records.fields)) as reader:
-        return reader.finish(reader.start(np.zeros(1, np.int64)))
+        return reader.read(np.zeros(1, np.int64))
 
 
 def _short(value: Any) -> str:

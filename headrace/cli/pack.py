@@ -30,8 +30,7 @@ def pack(
     from headrace.data.pack import pack as write
 
     began_s = time.perf_counter()
-    with Bar("indexing") as bar:
-        records = opened(paths, format, option, fields, bar)
+    records = opened(paths, format, option, fields)
     order = SequentialOrder() if shuffle is None else RandomOrder(shuffle)
     with Bar("writing") as bar:
         write(records, out, cast("PackedFormat", to), order, bar)

@@ -23,8 +23,7 @@ def verify(
     from headrace.data.damage import damaged
 
     found = []
-    with Bar("indexing") as bar:
-        records = opened(paths, format, option, fields, bar)
+    records = opened(paths, format, option, fields)
     with Bar("reading") as bar:
         for damage in damaged(records, bar):
             found.append(damage)

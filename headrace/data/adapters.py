@@ -63,8 +63,7 @@ class MapDataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """The samples of a batch, all their reads at a time."""
-        reader = self._reader()
-        batch = reader.finish(reader.start(np.array(indices, np.int64)))
+        batch = self._reader().read(np.array(indices, np.int64))
         return [{name: batch[name][row] for name in self._fields} for row in range(len(indices))]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Batches of values from records, whatever kind their fields are; several may be under way."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -71,6 +72,23 @@ class BatchReader:
             ReadError: a record could not be read, or is damaged; names the first such.
         """
         return {name: self._values(name, started) for name in self._fields}
+
+    def read(self, indices: NDArray[np.int64]) -> Batch:
+        """Starts a batch and waits for it; errors as of finish."""
+        return self.finish(self.start(indices))
+
+    def batches(
+        self, every: Iterable[NDArray[np.int64]], num_ahead: int
+    ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+        """Batch after batch with its indices, so many more of them under way."""
+        under_way: deque[Started] = deque()
+        for indices in every:
+            under_way.append(self.start(indices))
+            if len(under_way) > num_ahead:
+                started = under_way.popleft()
+                yield started.indices, self.finish(started)
+        for started in under_way:
+            yield started.indices, self.finish(started)
 
     def close(self) -> None:
         """Waits for the reads in flight, and closes the files."""

@@ -11,7 +11,7 @@ from headrace.data.records import Records
 from headrace.errors import ReadError
 from headrace.progress import Progress
 
-__all__ = ["Damage", "damaged", "num_bytes_of"]
+__all__ = ["Damage", "damaged"]
 
 _MOST_RECORDS, _MOST_BYTES = 1024, 64 << 20  # at a time
 
@@ -43,7 +43,7 @@ def damaged(records: Records, progress: Progress) -> Iterator[Damage]:
         start = 0
         while start < len(records):
             some = range(start, min(start + _MOST_RECORDS, len(records)))
-            while len(some) > 1 and num_bytes_of(records, some) > _MOST_BYTES:
+            while len(some) > 1 and _num_bytes_of(records, some) > _MOST_BYTES:
                 some = some[: len(some) // 2]
             yield from search.among(some)
             start = some.stop
@@ -52,7 +52,7 @@ def damaged(records: Records, progress: Progress) -> Iterator[Damage]:
         search.reader.close()
 
 
-def num_bytes_of(records: Records, indices: range) -> int:
+def _num_bytes_of(records: Records, indices: range) -> int:
     """Bytes that records take in the files, as far as they are bytes there."""
     array = np.array(indices, np.int64)
     in_bytes = [name for name in records.fields if records.is_in_bytes(name)]
@@ -68,7 +68,7 @@ class _Search:
     def among(self, indices: range) -> Iterator[Damage]:
         """Halves what fails until a single record is left: damage is rare."""
         try:
-            self.reader.finish(self.reader.start(np.array(indices)))
+            self.reader.read(np.array(indices))
         except ReadError:
             if len(indices) == 1:
                 yield from self._fields_of(indices)
@@ -81,6 +81,6 @@ class _Search:
         for name in self._records.fields:
             with BatchReader(self._records, (name,)) as reader:
                 try:
-                    reader.finish(reader.start(np.array(one)))
+                    reader.read(np.array(one))
                 except ReadError as error:
                     yield Damage(one[0], name, error)

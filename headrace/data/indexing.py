@@ -10,7 +10,7 @@ from typing import final
 
 from headrace.data.formats.format import Column, Format
 from headrace.data.index import Stored, columns_of
-from headrace.errors import DataError
+from headrace.data.refusals import reading
 from headrace.progress import Progress
 
 __all__ = ["columns_of_all"]
@@ -35,7 +35,7 @@ def columns_of_all(
         DataError: of the first file, in their order, that is damaged or cannot be read.
     """
     if not format.is_indexed:
-        return [_reading(path, format, progress) for path in paths]
+        return [reading(path, columns_of, path, format, progress) for path in paths]
     total = _Total(paths, progress)
     num_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     with ThreadPoolExecutor(max(1, min(num_threads, len(paths))), "headrace-index") as pool:
@@ -49,14 +49,6 @@ def columns_of_all(
             for future in futures:
                 future.cancel()
             raise
-
-
-def _reading(path: Path, format: Format, progress: Progress) -> Mapping[str, Column | Stored]:
-    """One file; what the system refuses becomes an error that names it."""
-    try:
-        return columns_of(path, format, progress)
-    except OSError as error:
-        raise DataError("a file cannot be read", got=error.strerror, where=path) from error
 
 
 class _Stopped(Exception):
@@ -78,7 +70,7 @@ class _Total:
 
     def index(self, number: int, path: Path, format: Format) -> Mapping[str, Column | Stored]:
         """One file, in a thread of the pool."""
-        columns = _reading(path, format, _One(self, number, self._progress))
+        columns = reading(path, columns_of, path, format, _One(self, number, self._progress))
         self.add(number, self._sizes[number], is_done=True)
         return columns
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.data.batch_reader import Batch
-from headrace.data.order import Order, RandomOrder
+from headrace.data.order import Order, RandomOrder, require_whole
 from headrace.data.permutation import LARGEST_ARRAY
 from headrace.data.prefetch import Prefetch, Reading
 from headrace.data.reader import EngineName
@@ -74,11 +74,11 @@ class Loader:
         tensors: bool = False,
         pin_memory: bool = False,
     ) -> None:
-        _require_whole("batch_size", batch_size, 1)
-        _require_whole("num_micro_batches", num_micro_batches, 1, batch_size)
-        _require_whole("num_replicas", num_replicas, 1)
-        _require_whole("replica", replica, 0, num_replicas - 1)
-        _require_whole("batches_ahead", batches_ahead, 1)
+        require_whole("batch_size", batch_size, 1)
+        require_whole("num_micro_batches", num_micro_batches, 1, batch_size)
+        require_whole("num_replicas", num_replicas, 1)
+        require_whole("replica", replica, 0, num_replicas - 1)
+        require_whole("batches_ahead", batches_ahead, 1)
         if engine not in ("auto", "uring", "threads"):
             raise DataError("unknown engine", got=repr(engine), expected="auto, uring or threads")
         if pin_memory and not tensors:
@@ -170,8 +170,8 @@ class Loader:
                     expected=here[name],
                     remedy="open the same records, with the same order",
                 )
-        _require_whole("epoch of the state", state["epoch"], 0)
-        _require_whole("position of the state", state["position"], 0, self._num_positions)
+        require_whole("epoch of the state", state["epoch"], 0)
+        require_whole("position of the state", state["position"], 0, self._num_positions)
         self._end_iteration()
         self._epoch, self._position = state["epoch"], state["position"]
 
@@ -311,10 +311,3 @@ def _checked_fields(records: Records, fields: Sequence[str] | None) -> tuple[str
                 "no such field", got=repr(name), expected=", ".join(map(repr, records.fields))
             )
     return tuple(dict.fromkeys(fields))
-
-
-def _require_whole(name: str, value: object, least: int, most: int | None = None) -> None:
-    if type(value) is int and value >= least and (most is None or value <= most):
-        return
-    limits = f"at least {least}" if most is None else f"{least} to {most}"
-    raise DataError(f"{name} is wrong", got=repr(value), expected=f"a whole number, {limits}")

@@ -2,9 +2,8 @@
 
 import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from headrace.data.columns import Part
 from headrace.data.formats import detect, make, refuse_compressed
@@ -13,6 +12,7 @@ from headrace.data.formats.format import Format, describe
 from headrace.data.formats.layout import Layout
 from headrace.data.indexing import columns_of_all
 from headrace.data.records import Field, Records
+from headrace.data.refusals import reading
 from headrace.errors import DataError
 from headrace.progress import Progress, Silent
 
@@ -20,9 +20,6 @@ __all__ = ["Source", "open", "records_of"]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a glob (sorted), or a list of them (in its order)."""
-
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 def open(
@@ -99,10 +96,10 @@ class _Opening:
         given = _paths(source)
         format = self._format or make(_common_format(given), self._options)
         _require_files(given, format)
-        paths = [one for path in given for one in _reading(path, format.files, path)]
+        paths = [one for path in given for one in reading(path, format.files, path)]
         if not format.takes_any_bytes:
             for path in paths:
-                _reading(path, refuse_compressed, path)
+                reading(path, refuse_compressed, path)
         found: dict[str, list[tuple[Path, Column]]] = {}
         for path, columns in zip(paths, columns_of_all(paths, format, self._progress), strict=True):
             for name, column in columns.items():
@@ -183,7 +180,7 @@ def _require_files(paths: Sequence[Path], format: Format) -> None:
 def _paths(source: Source) -> list[Path]:
     """The files of a path, a glob or a list."""
     if isinstance(source, str | os.PathLike):
-        return _reading(source, _files, os.fspath(source))
+        return reading(source, _files, os.fspath(source))
     if not isinstance(source, Sequence) or isinstance(source, bytes):
         raise DataError("not a path", got=repr(source), expected="a path, a glob or a list of them")
     if not source:
@@ -212,9 +209,9 @@ def _files(name: str) -> list[Path]:
 
 
 def _common_format(paths: Sequence[Path]) -> str:
-    first = _reading(paths[0], detect, paths[0])
+    first = reading(paths[0], detect, paths[0])
     for path in paths[1:]:
-        format = _reading(path, detect, path)
+        format = reading(path, detect, path)
         if format != first:
             raise DataError(
                 "two formats in one data set",
@@ -224,16 +221,3 @@ def _common_format(paths: Sequence[Path]) -> str:
                 remedy="give a glob that leaves out the others",
             )
     return first
-
-
-def _reading(
-    path: object,
-    function: Callable[_Arguments, _Result],
-    *args: _Arguments.args,
-    **kwargs: _Arguments.kwargs,
-) -> _Result:
-    """Calls what looks into a file; what the system refuses becomes an error that names it."""
-    try:
-        return function(*args, **kwargs)
-    except OSError as error:
-        raise DataError("a file cannot be read", got=error.strerror, where=path) from error

@@ -38,11 +38,12 @@ class Order(Protocol):
         """What fixes the order: its kind, its version, its parameters; JSON can hold it."""
 
     def num_positions(self, num_records: int) -> int:
-        """Positions of an epoch; for a bijection the number of records.
+        """Positions of an epoch; for a bijection the number of records, as it is by default.
 
         Raises:
             DataError: the order does not go with so many records.
         """
+        return num_records
 
     def indices(
         self, positions: NDArray[np.int64], num_records: int, epoch: int
@@ -64,7 +65,7 @@ class Order(Protocol):
 
 @final
 @dataclass(frozen=True)
-class SequentialOrder:
+class SequentialOrder(Order):
     """Record i at position i, in every epoch: for evaluation, and to see what shuffling gains."""
 
     version: ClassVar[int] = 1
@@ -73,10 +74,6 @@ class SequentialOrder:
     def identity(self) -> Identity:
         """Kind and version."""
         return {"kind": "sequential", "version": self.version}
-
-    def num_positions(self, num_records: int) -> int:
-        """As many as records."""
-        return num_records
 
     def indices(
         self, positions: NDArray[np.int64], num_records: int, epoch: int
@@ -87,7 +84,7 @@ class SequentialOrder:
 
 @final
 @dataclass(frozen=True)
-class RandomOrder:
+class RandomOrder(Order):
     """A random order of all records, a fresh one each epoch; a pure function of (seed, epoch).
 
     Up to LARGEST_ARRAY records are sorted by distinct random 64-bit keys, which prefers none of the
@@ -112,10 +109,6 @@ class RandomOrder:
     def identity(self) -> Identity:
         """Kind, version and seed."""
         return {"kind": "random", "version": self.version, "seed": self.seed}
-
-    def num_positions(self, num_records: int) -> int:
-        """As many as records."""
-        return num_records
 
     def indices(
         self, positions: NDArray[np.int64], num_records: int, epoch: int
@@ -153,13 +146,12 @@ def checked_positions(
     return array.astype(np.int64, copy=False)
 
 
-def require_whole(what: str, value: object, least: int) -> None:
-    """Checks a parameter of an order.
+def require_whole(what: str, value: object, least: int, most: int | None = None) -> None:
+    """Checks a parameter.
 
     Raises:
-        DataError: it is no whole number, or too small.
+        DataError: it is no whole number, too small, or too large.
     """
-    if type(value) is not int or value < least:
-        raise DataError(
-            f"{what} is wrong", got=repr(value), expected=f"a whole number, at least {least}"
-        )
+    if type(value) is not int or value < least or (most is not None and value > most):
+        limits = f"at least {least}" if most is None else f"{least} to {most}"
+        raise DataError(f"{what} is wrong", got=repr(value), expected=f"a whole number, {limits}")

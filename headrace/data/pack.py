@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace.data.batch_reader import Batch, BatchReader
 from headrace.data.checksums import crc32c
+from headrace.data.formats.frames import TAIL_BYTES, masked
 from headrace.data.order import Order
 from headrace.data.records import Records
 from headrace.errors import DataError
@@ -67,16 +68,13 @@ def pack(
 def _batches(records: Records, order: Order) -> Iterator[tuple[Batch, int]]:
     """All records in the order, the next batch under way while one is written."""
     num_positions = order.num_positions(len(records))
+    every = (
+        order.indices(np.arange(start, min(start + _BATCH, num_positions)), len(records), 0)
+        for start in range(0, num_positions, _BATCH)
+    )
     with BatchReader(records, tuple(records.fields)) as reader:
-        started = None
-        for start in range(0, num_positions, _BATCH):
-            positions = np.arange(start, min(start + _BATCH, num_positions))
-            following = reader.start(order.indices(positions, len(records), 0))
-            if started is not None:
-                yield reader.finish(started), len(started.indices)
-            started = following
-        if started is not None:
-            yield reader.finish(started), len(started.indices)
+        for indices, batch in reader.batches(every, num_ahead=1):
+            yield batch, len(indices)
 
 
 class _Writer(Protocol):
@@ -154,10 +152,7 @@ class _TFRecord:
 
 
 def _checksum(content: bytes) -> bytes:
-    """CRC32C, masked as TFRecord has it: turned by 15 bits, with a constant added."""
-    crc = int(crc32c(np.frombuffer(content, np.uint8)))
-    turned = (crc >> 15) | (crc << 17)
-    return ((turned + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+    return int(masked(crc32c(np.frombuffer(content, np.uint8)))).to_bytes(TAIL_BYTES, "little")
 
 
 def _content(name: str, value: Any) -> tuple[bytes, str]:

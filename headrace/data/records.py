@@ -24,8 +24,10 @@ from headrace.data.formats.column import Files, Values
 from headrace.data.formats.format import ANY_LENGTH, Format, describe, identity_of
 from headrace.data.formats.layout import Layout
 from headrace.data.index import source_of
+from headrace.data.order import require_whole
 from headrace.data.plan import Spans
-from headrace.data.selection import Chained, Drawn, Selection, selection_of
+from headrace.data.refusals import reading
+from headrace.data.selection import Chained, Drawn, Selection, in_range, selection_of
 from headrace.errors import DataError
 
 __all__ = ["Field", "Records"]
@@ -142,10 +144,7 @@ class Records:
         Raises:
             DataError: one of them is out of range.
         """
-        if type(seed) is not int or seed < 0:
-            raise DataError(
-                "the seed is wrong", got=repr(seed), expected="a whole number, at least 0"
-            )
+        require_whole("the seed", seed, 0)
         if isinstance(fraction, bool) or not 0 < fraction < 1:
             raise DataError("the fraction is wrong", got=repr(fraction), expected="between 0 and 1")
         whole = range(len(self))
@@ -225,12 +224,7 @@ class Records:
                 "indexes of records must be a 1-D array of whole numbers",
                 got=f"{array.dtype} of shape {array.shape}",
             )
-        array = array.astype(np.int64, copy=False)
-        if array.size and not 0 <= array.min() <= array.max() < self._num_records:
-            wrong = array[(array < 0) | (array >= self._num_records)][0]
-            expected = f"0 to {self._num_records - 1}" if self._num_records else "none: it is empty"
-            raise DataError("no such record", got=wrong, expected=expected)
-        return array
+        return in_range(array, self._num_records)
 
 
 def _numbered(
@@ -266,10 +260,7 @@ def _fingerprint(fields: Mapping[str, Field], parts: Mapping[str, Sequence[Part]
     names = {path: path.relative_to(folder).as_posix() for path in (*paths, *whole)}
     digest = hashlib.blake2b(b"headrace records 2", digest_size=16)
     for path in paths:
-        try:
-            source = source_of(path)
-        except OSError as error:
-            raise DataError("a file cannot be read", got=error.strerror, where=path) from error
+        source = reading(path, source_of, path)
         digest.update(f"\n{names[path]!r} {source['bytes']} {source['ends']}".encode())
     for name, some in parts.items():
         one = fields[name]

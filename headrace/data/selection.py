@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from headrace.data.permutation import keyed_bijection, keys_of
 from headrace.errors import DataError
 
-__all__ = ["Chained", "Drawn", "Joined", "Listed", "Selection", "Sliced", "selection_of"]
+__all__ = [
+    "Chained",
+    "Drawn",
+    "Joined",
+    "Listed",
+    "Selection",
+    "Sliced",
+    "in_range",
+    "selection_of",
+]
 
 
 class Selection(Protocol):
@@ -178,8 +187,17 @@ def selection_of(key: Any, num_records: int) -> Selection:
             expected=f"a slice, indexes, or a bool for each of {num_records} records",
             remedy="a Loader gives the records themselves",
         )
-    wrong = array[(array < 0) | (array >= num_records)]
-    if len(wrong):
+    return Listed(in_range(array, num_records).copy())
+
+
+def in_range(indices: NDArray[Any], num_records: int) -> NDArray[np.int64]:
+    """Indexes of records as int64, if there are such records.
+
+    Raises:
+        DataError: one is out of range.
+    """
+    if indices.size and not 0 <= indices.min() <= indices.max() < num_records:
+        wrong = indices[(indices < 0) | (indices >= num_records)][0]
         expected = f"0 to {num_records - 1}" if num_records else "none: it is empty"
-        raise DataError("no such record", got=wrong[0], expected=expected)
-    return Listed(array.astype(np.int64))
+        raise DataError("no such record", got=wrong, expected=expected)
+    return indices.astype(np.int64, copy=False)

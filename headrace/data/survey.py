@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.batch_reader import BatchReader, Started
+from headrace.data.batch_reader import BatchReader
 from headrace.data.order import RandomOrder
 from headrace.data.records import Records
 
@@ -87,19 +87,16 @@ def sizes_of(records: Records, field: str) -> Sizes | None:
 def try_random(records: Records, seconds: float) -> Trial:
     """Reads and decodes records in random order for a while, all fields, as the Loader does."""
     order, num_records = RandomOrder(seed=0), 0
+    every = (
+        order.indices(np.arange(start, min(start + _BATCH, len(records))), len(records), 0)
+        for start in range(0, len(records), _BATCH)
+    )
     with BatchReader(records, tuple(records.fields)) as reader:
         began_s = time.perf_counter()
-        starts = iter(range(0, len(records), _BATCH))
-        under_way: list[Started] = []
-        while True:
-            while len(under_way) < _BATCHES_AHEAD and (start := next(starts, None)) is not None:
-                positions = np.arange(start, min(start + _BATCH, len(records)))
-                under_way.append(reader.start(order.indices(positions, len(records), 0)))
-            if not under_way or time.perf_counter() - began_s > seconds:
+        for indices, _ in reader.batches(every, _BATCHES_AHEAD):
+            num_records += len(indices)
+            if time.perf_counter() - began_s > seconds:
                 break
-            started = under_way.pop(0)
-            reader.finish(started)
-            num_records += len(started.indices)
         return Trial(
             num_records,
             time.perf_counter() - began_s,

@@ -8,7 +8,18 @@ from numpy.typing import NDArray
 
 from headrace.data.checksums import crc32c, crc32c_of_eight
 
-__all__ = ["CUT", "DATA", "FINE", "HEAD_BYTES", "LENGTH", "SIZE", "TAIL_BYTES", "fault_of", "walk"]
+__all__ = [
+    "CUT",
+    "DATA",
+    "FINE",
+    "HEAD_BYTES",
+    "LENGTH",
+    "SIZE",
+    "TAIL_BYTES",
+    "fault_of",
+    "masked",
+    "walk",
+]
 
 HEAD_BYTES = 12
 """Before the data: its length, 8 bytes, and the masked checksum of these."""
@@ -33,7 +44,7 @@ def _number(data: NDArray[np.uint8], at: int, num_bytes: int) -> Any:
 
 
 @_compiled
-def _masked(crc: Any) -> Any:
+def masked(crc: Any) -> Any:
     """A checksum as the file has it, so that checksums of checksums stay good ones.
 
     Source: tensorflow/core/lib/hash/crc32c.h.
@@ -59,7 +70,7 @@ def walk(piece: NDArray[np.uint8], left: int, places: NDArray[np.int64]) -> tupl
     at, num = 0, 0
     while at + HEAD_BYTES <= len(piece):
         word = _number(piece, at, 8)
-        if _number(piece, at + 8, 4) != _masked(crc32c_of_eight(word)):
+        if _number(piece, at + 8, 4) != masked(crc32c_of_eight(word)):
             return at, num, LENGTH
         length = int(np.int64(word))
         room = left - at - HEAD_BYTES - TAIL_BYTES
@@ -76,10 +87,10 @@ def fault_of(frame: NDArray[np.uint8]) -> int:
     """What is wrong with a frame, of 16 bytes or more: FINE, LENGTH, SIZE or DATA."""
     end = len(frame) - TAIL_BYTES
     word = _number(frame, 0, 8)
-    if _number(frame, 8, 4) != _masked(crc32c_of_eight(word)):
+    if _number(frame, 8, 4) != masked(crc32c_of_eight(word)):
         return LENGTH
     if word != np.uint64(end - HEAD_BYTES):
         return SIZE
-    if _number(frame, end, 4) != _masked(crc32c(frame[HEAD_BYTES:end])):
+    if _number(frame, end, 4) != masked(crc32c(frame[HEAD_BYTES:end])):
         return DATA
     return FINE

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.data.formats.format import Format, Table
 from headrace.data.formats.sparse import SparseRows
 from headrace.data.formats.svmlight import labels_of, numbers_of, query_of, rows_of
-from headrace.data.formats.text import BEFORE_BYTES, PIECE_BYTES, scan_text
+from headrace.data.formats.text import BEFORE_BYTES, PIECE_BYTES, scan_text, with_room
 from headrace.errors import DataError
 from headrace.progress import Progress
 
@@ -181,7 +181,7 @@ class _Search:
         """The records of a piece; see text.Step."""
         from headrace.data.formats.svmlight_scan import Line, find_records
 
-        self._make_room(size // 2 + 2)
+        self._records = with_room(self._records, self._num_records, size // 2 + 2)
         first, offset = BEFORE_BYTES, start - BEFORE_BYTES
         self._num_records, line = find_records(
             text,
@@ -216,11 +216,3 @@ class _Search:
         if (found[parts.QID_BYTES] >= 0).any():
             tables["qid"] = Table(found[parts.QID], found[parts.QID_BYTES], about=about)
         return tables
-
-    def _make_room(self, num_records: int) -> None:
-        """Memory that is not used takes none."""
-        needed = self._num_records + num_records
-        if needed > self._records.shape[1]:
-            more: NDArray[np.int64] = np.empty((6, 2 * needed), np.int64)
-            more[:, : self._num_records] = self._records[:, : self._num_records]
-            self._records = more

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.data.formats.format import Format, Table
-from headrace.data.formats.text import BEFORE_BYTES, PIECE_BYTES, scan_text
+from headrace.data.formats.text import BEFORE_BYTES, PIECE_BYTES, scan_text, with_room
 from headrace.errors import DataError
 from headrace.progress import Progress
 
@@ -107,7 +107,7 @@ class _Search:
 
         if self._end == 0:
             self._under = Under(start)
-        self._make_room(size + 1)
+        self._rows = with_room(self._rows, self._num_rows, size + 1)
         rows = self._rows[:, self._num_rows :]
         first, offset = BEFORE_BYTES, start - BEFORE_BYTES
         num, under = find_rows(text, first, first + size, offset, self._rules, self._under, rows)
@@ -127,16 +127,8 @@ class _Search:
                 remedy='double the quotes that are meant as such, or give quote=, "" for none',
             )
         if begin < self._end and (self._rules.keeps_blank or not is_blank):
-            self._make_room(1)
+            self._rows = with_room(self._rows, self._num_rows, 1)
             self._rows[:, self._num_rows] = begin, self._end - begin
             self._num_rows += 1
         offsets, lengths = self._rows[:, : self._num_rows]
         return Table(offsets, lengths)
-
-    def _make_room(self, num_rows: int) -> None:
-        """Memory that is not used takes none."""
-        needed = self._num_rows + num_rows
-        if needed > self._rows.shape[1]:
-            more: NDArray[np.int64] = np.empty((2, 2 * needed), np.int64)
-            more[:, : self._num_rows] = self._rows[:, : self._num_rows]
-            self._rows = more

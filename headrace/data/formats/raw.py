@@ -1,5 +1,6 @@
 """Records of one size, one after another, in a file that says nothing of itself."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +73,7 @@ class Raw(Format):
 
     @property
     def _record_bytes(self) -> int:
-        num_bytes = self._elements.itemsize
-        for extent in self._record_shape:
-            num_bytes *= extent
-        return num_bytes
+        return self._elements.itemsize * math.prod(self._record_shape)
 
     def scan(self, path: Path, progress: Progress) -> Mapping[str, Layout]:
         """From the file's size.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.errors import DataError
 from headrace.progress import Progress
 
-__all__ = ["BEFORE_BYTES", "PIECE_BYTES", "Step", "scan_text", "text_begin"]
+__all__ = ["BEFORE_BYTES", "PIECE_BYTES", "Step", "scan_text", "text_begin", "with_room"]
 
 Step = Callable[[NDArray[np.uint8], int, int], None]
 """Takes a piece: (uint8[...], how many of these the piece has, where it begins in the file). The
@@ -65,3 +65,16 @@ def scan_text(
             start += size
             progress.update({"bytes": start})
     return begin, start
+
+
+def with_room(found: NDArray[np.int64], num: int, num_more: int) -> NDArray[np.int64]:
+    """What was found so far, int64[K, at least num + num_more]; its first num columns are kept.
+
+    It grows by doubling; memory that is not used takes none.
+    """
+    needed = num + num_more
+    if needed <= found.shape[1]:
+        return found
+    larger: NDArray[np.int64] = np.empty((len(found), 2 * needed), np.int64)
+    larger[:, :num] = found[:, :num]
+    return larger

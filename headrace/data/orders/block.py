@@ -6,7 +6,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.order import Identity, checked_positions, require_whole
+from headrace.data.order import Identity, Order, checked_positions, require_whole
 from headrace.data.permutation import hashed, keyed_bijection, keys_of, permuted
 
 __all__ = ["BlockOrder"]
@@ -14,7 +14,7 @@ __all__ = ["BlockOrder"]
 
 @final
 @dataclass(frozen=True)
-class BlockOrder:
+class BlockOrder(Order):
     """Records are dealt to B blocks once; an epoch shuffles the blocks, and the records in each.
 
     The order of the block minimisation framework (Yu, Hsieh, Chang and Lin, KDD 2010), which holds
@@ -48,10 +48,6 @@ class BlockOrder:
             "seed": self.seed,
             "num_blocks": self.num_blocks,
         }
-
-    def num_positions(self, num_records: int) -> int:
-        """As many as records."""
-        return num_records
 
     def indices(
         self, positions: NDArray[np.int64], num_records: int, epoch: int

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.order import Identity, checked_positions, require_whole
+from headrace.data.order import Identity, Order, checked_positions, require_whole
 from headrace.data.permutation import hashed, keys_of, permuted
 
 __all__ = ["BufferOrder"]
@@ -16,7 +16,7 @@ _WINDOW = 1 << 16  # steps that are looked at together, from the last one back
 
 @final
 @dataclass(frozen=True)
-class BufferOrder:
+class BufferOrder(Order):
     """What a queue of Q records gives that a sequential read keeps full.
 
     It is filled with the first Q records. Each step gives out the record of a random slot and puts
@@ -56,10 +56,6 @@ class BufferOrder:
             "seed": self.seed,
             "buffer_size": self.buffer_size,
         }
-
-    def num_positions(self, num_records: int) -> int:
-        """As many as records."""
-        return num_records
 
     def indices(
         self, positions: NDArray[np.int64], num_records: int, epoch: int

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.order import Identity, checked_positions, require_whole
+from headrace.data.order import Identity, Order, checked_positions, require_whole
 from headrace.data.permutation import keys_of, permuted
 from headrace.errors import DataError
 
@@ -20,7 +20,7 @@ _NUM_LOOKED_AT = 64
 
 @final
 @dataclass(frozen=True)
-class PageOrder:
+class PageOrder(Order):
     """Groups of g consecutive records in a random order; the records of a group one after another.
 
     The page-aware shuffle of LIRS (arXiv 1810.04509), for records much smaller than a page: one
@@ -92,10 +92,6 @@ class PageOrder:
             "seed": self.seed,
             "group_size": self.group_size,
         }
-
-    def num_positions(self, num_records: int) -> int:
-        """As many as records."""
-        return num_records
 
     def indices(
         self, positions: NDArray[np.int64], num_records: int, epoch: int
