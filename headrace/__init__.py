@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.data.orders.buffer import BufferOrder
     from headrace.data.orders.page import PageOrder
     from headrace.data.orders.weighted import WeightedOrder
+    from headrace.data.padding import Padding
     from headrace.data.records import Records
     from headrace.errors import HeadraceError
     from headrace.pipeline.pipeline import Batch, Pipeline
@@ -30,6 +31,7 @@ __all__ = [
     "HeadraceError",
     "Loader",
     "PREDICT",
+    "Padding",
     "PageOrder",
     "Pipeline",
     "RandomOrder",
@@ -61,6 +63,7 @@ def __getattr__(name: str) -> object:
         "HeadraceError": "errors",
         "Loader": "data.loader",
         "PREDICT": "pipeline.strategy",
+        "Padding": "data.padding",
         "PageOrder": "data.orders.page",
         "Pipeline": "pipeline.pipeline",
         "RandomOrder": "data.order",

@@ -1,19 +1,20 @@
 """From the bytes of records, scattered in a read's buffer, to one dense array or tensor."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, ReadError
+from headrace.data.formats.sparse import SparseRows
+from headrace.errors import DataError
 
 if TYPE_CHECKING:
     from headrace.data.reader import Pieces
 
-__all__ = ["decoded", "dense", "to_tensors"]
+__all__ = ["dense", "to_tensors"]
 
 _LONGEST_ITEM = (1 << 31) - 1  # bytes of one item of an array, for numpy
 
@@ -76,32 +77,11 @@ def _any_pieces(pieces: "Pieces", num_bytes: int) -> NDArray[np.uint8]:
     return joined
 
 
-def decoded(
-    pieces: "Pieces", decode: Callable[[NDArray[np.uint8]], Any], place: Callable[[int], str]
-) -> list[Any]:
-    """The value of each record.
-
-    Args:
-        pieces: where the bytes of R records are.
-        decode: from bytes to a value.
-        place: names the record of a row, for messages.
-
-    Raises:
-        ReadError: the bytes of a record are damaged.
-    """
-    values = []
-    for row in range(len(pieces.starts) - 1):
-        try:
-            values.append(decode(pieces.record(row)))
-        except ValueError as error:
-            raise ReadError("a record is damaged", got=error, where=place(row)) from error
-    return values
-
-
 def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[str, Any]:
     """The arrays as tensors that share their memory, or as copies in pinned memory.
 
-    What is no array, such as a list of decoded values, stays what it is.
+    SparseRows become sparse CSR tensors. What is neither, such as a list of decoded values, stays
+    what it is.
 
     Pinned memory makes the copy to a CUDA device asynchronous. No GPU has run this yet.
 
@@ -116,6 +96,12 @@ def to_tensors(batch: Mapping[str, Any], *, pin_memory: bool = False) -> dict[st
         )
     tensors = {}
     for name, array in batch.items():
+        if isinstance(array, SparseRows):
+            indptr, columns, values = map(
+                torch.from_numpy, (array.indptr, array.indices, array.data)
+            )
+            tensors[name] = torch.sparse_csr_tensor(indptr, columns, values, size=array.shape)
+            continue
         if not isinstance(array, np.ndarray):
             tensors[name] = array
             continue

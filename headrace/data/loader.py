@@ -2,24 +2,30 @@
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self, final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.batch_reader import Batch
+from headrace.data.blanks import emptied
+from headrace.data.collate import to_tensors
+from headrace.data.decoding import VALID, Batch, Decoded, Decoding
 from headrace.data.order import Order, RandomOrder, require_whole
 from headrace.data.permutation import LARGEST_ARRAY
-from headrace.data.prefetch import Prefetch, Reading
+from headrace.data.prefetch import Prefetch, Reading, Wanted
 from headrace.data.reader import EngineName
 from headrace.data.records import Records
+from headrace.data.transforming import Collate, Transform, Transforming
+from headrace.data.workers import WorkerKind, Workers
 from headrace.errors import DataError, RunError
 from headrace.shares import replica_rows
 
 __all__ = ["Loader"]
 
 STATE_VERSION = 1
+_MOST_MESSAGES = 10
 
 
 @final
@@ -44,9 +50,27 @@ class Loader:
         batches_ahead: batches that are read or wait ahead of the one in use, at most.
         tensors: torch tensors instead of NumPy arrays.
         pin_memory: tensors in pinned memory, for copies to a CUDA device that overlap computing.
+        damaged: "raise" makes a record that cannot be read or decoded an error; "skip" leaves its
+            row blank (zeros, or None in a list), so that no other row moves, and counts it.
+        transform: (sample) or (sample, generator) -> sample, for each record. A sample is a dict of
+            field -> value. The numpy generator is the record's own, a function of (seed, epoch,
+            position), so what it draws depends neither on workers nor on where a run resumed. None
+            instead of a sample leaves the record out; its row is then blank.
+        collate: (list of samples) -> dict, the batch; None stacks what is of one shape and leaves
+            the rest as lists. See ``headrace.Padding``.
+        seed: of the transform's generators.
+        workers: how many decode and transform at a time, a batch each; 0 does it while reading.
+        worker_kind: "thread" or "process"; see Workers.
+
+    With damaged="skip" or a transform, each batch has "valid" too: bool[R], False for blank rows.
 
     Raises:
         DataError: an argument is out of range, or names a field that the records lack.
+
+    Attributes:
+        num_damaged: records left out so far, in delivered batches, since they are damaged.
+        num_filtered: records that the transform left out so far.
+        damage: what was wrong with the first ten of the damaged ones.
 
     Example::
 
@@ -73,6 +97,12 @@ class Loader:
         batches_ahead: int = 4,
         tensors: bool = False,
         pin_memory: bool = False,
+        damaged: Literal["raise", "skip"] = "raise",
+        transform: Transform | None = None,
+        collate: Collate | None = None,
+        seed: int = 0,
+        workers: int = 0,
+        worker_kind: WorkerKind = "thread",
     ) -> None:
         require_whole("batch_size", batch_size, 1)
         require_whole("num_micro_batches", num_micro_batches, 1, batch_size)
@@ -81,19 +111,38 @@ class Loader:
         require_whole("batches_ahead", batches_ahead, 1)
         if engine not in ("auto", "uring", "threads"):
             raise DataError("unknown engine", got=repr(engine), expected="auto, uring or threads")
+        require_whole("seed", seed, 0)
+        require_whole("workers", workers, 0)
+        if damaged not in ("raise", "skip"):
+            raise DataError("damaged is wrong", got=repr(damaged), expected="raise or skip")
         if pin_memory and not tensors:
             raise DataError("pin_memory is for tensors", remedy="set tensors=True too")
         self.records = records
         self.batch_size = batch_size
         self.order: Order = RandomOrder() if order is None else order
         self._share = _Share(num_micro_batches, replica, num_replicas)
+        names = _checked_fields(records, fields)
+        decoding = Decoding(
+            {name: records.fields[name] for name in names},
+            records.paths,
+            damaged == "skip",
+            Transforming(transform, collate, seed) if transform or collate else None,
+        )
+        if decoding.has_valid and VALID in names:
+            raise DataError(
+                f"the records have a field {VALID!r}, which says here which rows are blank",
+                remedy='open them with another name, {"other": ...}, or without the field',
+            )
+        then = partial(_as_tensors, pin_memory=pin_memory) if tensors else _as_it_is
+        self._workers = Workers(decoding, then, workers, worker_kind) if workers else None
         self._reading = Reading(
-            fields=_checked_fields(records, fields),
+            fields=names,
             engine=engine,
             direct=direct,
-            batches_ahead=batches_ahead,
-            tensors=tensors,
-            pin_memory=pin_memory,
+            batches_ahead=max(batches_ahead, workers),
+            decoding=decoding,
+            then=then,
+            workers=self._workers,
         )
         self._num_positions = self.order.num_positions(len(records))
         left_out = self._num_positions % batch_size if drop_last else 0
@@ -104,6 +153,10 @@ class Loader:
         self._prefetch: Prefetch | None = None
         self._reading_start = 0
         self._bytes_before = 0
+        self._blank: Batch | None = None
+        self.num_damaged = 0
+        self.num_filtered = 0
+        self.damage: tuple[str, ...] = ()
 
     @property
     def epoch(self) -> int:
@@ -176,14 +229,38 @@ class Loader:
         self._epoch, self._position = state["epoch"], state["position"]
 
     def close(self) -> None:
-        """Ends the background reading; the position stays."""
+        """Ends the background reading and the workers; the position stays."""
         self._end_iteration()
+        if self._workers is not None:
+            self._workers.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _counted(self, decoded: Decoded) -> Batch:
+        """The batch; what it lacks is added to the counts."""
+        self.num_damaged += len(decoded.damage)
+        self.num_filtered += decoded.num_filtered
+        self.damage = (*self.damage, *decoded.damage)[:_MOST_MESSAGES]
+        batch = decoded.batch
+        if not self._reading.decoding.has_valid:
+            return batch
+        if len(batch) > 1:
+            self._blank = batch
+            return batch
+        # The transform left no record, so the batch's fields are unknown: blank, as of another.
+        num_rows = len(batch[VALID])
+        if self._blank is None and num_rows:
+            raise DataError(
+                "the transform left out all records so far, so the fields of a batch are unknown",
+                got=f"{num_rows} records, all left out",
+                remedy="make batches larger, or let the transform keep more",
+            )
+        blank = self._blank or {}
+        return {name: emptied(values, num_rows) for name, values in blank.items()} | batch
 
     def _end_iteration(self) -> None:
         """Whatever iteration there was is over; the one that begins now has another number."""
@@ -260,12 +337,12 @@ class _Iteration:
             if prefetch is None or not prefetch.is_usable:  # forked, or interrupted in a restart
                 prefetch = loader._start_reading(self)
             try:
-                batch = prefetch.take(loader._number_in_reading)
+                decoded = prefetch.take(loader._number_in_reading)
             except Exception:
                 self._is_over = True  # another iteration tries again from here
                 raise
-            if batch is not None:
-                return batch
+            if decoded is not None:
+                return loader._counted(decoded)
             loader._end_reading()  # that batch was lost: read it again
 
 
@@ -286,7 +363,7 @@ class _Share:
 
 def _batches(
     order: Order, num_records: int, epoch: int, starts: range, end: int, share: _Share
-) -> Iterator[NDArray[np.int64]]:
+) -> Iterator[Wanted]:
     """The records of each batch; an order is asked for many batches at once, as it likes best."""
     batch_size = starts.step
     batches_a_call = max(1, LARGEST_ARRAY // batch_size)
@@ -295,7 +372,16 @@ def _batches(
         positions = np.arange(some[0], min(some[-1] + batch_size, end))
         indices = order.indices(positions, num_records, epoch)
         for row in range(0, len(indices), batch_size):
-            yield share(indices[row : row + batch_size])
+            some_rows = slice(row, row + batch_size)
+            yield Wanted(share(indices[some_rows]), share(positions[some_rows]), epoch)
+
+
+def _as_it_is(decoded: Decoded) -> Decoded:
+    return decoded
+
+
+def _as_tensors(decoded: Decoded, *, pin_memory: bool) -> Decoded:
+    return replace(decoded, batch=to_tensors(decoded.batch, pin_memory=pin_memory))
 
 
 def _checked_fields(records: Records, fields: Sequence[str] | None) -> tuple[str, ...]:

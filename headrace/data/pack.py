@@ -9,8 +9,9 @@ from typing import Any, Literal, Protocol, final
 
 import numpy as np
 
-from headrace.data.batch_reader import Batch, BatchReader
+from headrace.data.batch_reader import BatchReader
 from headrace.data.checksums import crc32c
+from headrace.data.decoding import Batch
 from headrace.data.formats.frames import TAIL_BYTES, masked
 from headrace.data.order import Order
 from headrace.data.records import Records

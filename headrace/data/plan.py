@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError
 
-__all__ = ["MAX_READ_BYTES", "ReadPlan", "Spans", "plan_reads"]
+__all__ = ["MAX_READ_BYTES", "ReadPlan", "Spans", "pieces_of", "plan_reads"]
 
 MAX_READ_BYTES = 0x7FFFF000
 """The most bytes that one read system call returns on Linux."""
@@ -35,6 +35,11 @@ class Spans:
     def num_records(self) -> int:
         """R."""
         return len(self.starts) - 1
+
+    def taken(self, rows: NDArray[np.int64]) -> "Spans":
+        """Those of some records."""
+        which, starts = pieces_of(self.starts, rows)
+        return Spans(self.files[which], self.offsets[which], self.lengths[which], starts)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,15 @@ class ReadPlan:
             f"{len(self.offsets)} reads of {self.buffer_bytes} bytes for {len(self.positions)} "
             f"pieces of {self.spans.num_records} records"
         )
+
+
+def pieces_of(
+    starts: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pieces of some records, and where among these those of each begin."""
+    counts = np.diff(starts)[rows]
+    firsts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return np.arange(firsts[-1]) + np.repeat(starts[rows] - firsts[:-1], counts), firsts
 
 
 def plan_reads(

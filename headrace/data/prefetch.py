@@ -3,7 +3,8 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import final
@@ -11,12 +12,28 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.batch_reader import Batch, BatchReader, Started
-from headrace.data.collate import to_tensors
+from headrace.data.batch_reader import BatchReader, Started
+from headrace.data.decoding import Arrived, Decoded, Decoding
 from headrace.data.reader import EngineName
 from headrace.data.records import Records
+from headrace.data.workers import Workers
 
-__all__ = ["Prefetch", "Reading"]
+__all__ = ["Prefetch", "Reading", "Wanted"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The records of a batch.
+
+    Args:
+        indices: int64[R].
+        positions: int64[R], where in the epoch they come.
+        epoch: counted from 0.
+    """
+
+    indices: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -28,16 +45,18 @@ class Reading:
         engine: see Reader.
         direct: see Reader.
         batches_ahead: batches that are under way or wait to be taken, at most.
-        tensors: torch tensors instead of numpy arrays.
-        pin_memory: tensors in pinned memory.
+        decoding: what their bytes become.
+        then: what is done to them after that.
+        workers: who does both; None is the thread that reads.
     """
 
     fields: tuple[str, ...]
     engine: EngineName
     direct: bool | None
     batches_ahead: int
-    tensors: bool
-    pin_memory: bool
+    decoding: Decoding
+    then: Callable[[Decoded], Decoded]
+    workers: Workers | None
 
 
 @final
@@ -49,13 +68,11 @@ class Prefetch:
 
     Args:
         records: where to read.
-        batches: for each batch the records, int64[R]; drawn by the thread, ahead of time.
+        batches: drawn by the thread, ahead of time.
         reading: how.
     """
 
-    def __init__(
-        self, records: Records, batches: Iterator[NDArray[np.int64]], reading: Reading
-    ) -> None:
+    def __init__(self, records: Records, batches: Iterator[Wanted], reading: Reading) -> None:
         self._process = os.getpid()
         self._work = _Work(records, batches, reading)
         self._thread = threading.Thread(
@@ -73,21 +90,22 @@ class Prefetch:
         """Bytes asked of the system so far, for batches not yet taken too."""
         return self._work.bytes_read
 
-    def take(self, number: int) -> Batch | None:
+    def take(self, number: int) -> Decoded | None:
         """The batch of this number, counted from 0: the next one.
 
         None if it has gone: an interrupt fell between its arrival and its use. Wherever else an
         interrupt falls, the same call may be made again.
 
         Raises:
-            HeadraceError: the batch could not be read; nothing comes after it.
+            HeadraceError: the batch could not be read or decoded.
         """
         self._work.wanted.put(number)
         ready = self._work.ready.get()
         if isinstance(ready, BaseException):
             self._work.ready.put(ready)  # whoever asks again hears the same
             raise ready
-        return ready[1] if ready[0] == number else None
+        arrived, decoded = ready
+        return decoded.result() if arrived == number else None
 
     def close(self) -> None:
         """Ends the thread once the reads that are under way have ended."""
@@ -111,15 +129,13 @@ class Prefetch:
 class _Work:
     """What the thread does, and what it shares with the one who takes."""
 
-    def __init__(
-        self, records: Records, batches: Iterator[NDArray[np.int64]], reading: Reading
-    ) -> None:
+    def __init__(self, records: Records, batches: Iterator[Wanted], reading: Reading) -> None:
         self._records = records
         self._batches = batches
         self._reading = reading
         # The queues' calls are done or not done, whatever interrupts: locks of Python's are not.
         self.wanted: SimpleQueue[int] = SimpleQueue()
-        self.ready: SimpleQueue[tuple[int, Batch] | BaseException] = SimpleQueue()
+        self.ready: SimpleQueue[tuple[int, Future[Decoded]] | BaseException] = SimpleQueue()
         self.stopped = False
         self.bytes_read = 0
 
@@ -128,17 +144,21 @@ class _Work:
         reading = self._reading
         try:
             with BatchReader(
-                self._records, reading.fields, engine=reading.engine, direct=reading.direct
+                self._records,
+                reading.fields,
+                engine=reading.engine,
+                direct=reading.direct,
+                skips=reading.decoding.skips,
             ) as reader:
                 self._read(reader)
-            self.ready.put((-1, {}))
+            self.ready.put((-1, Future()))
         except BaseException as error:
             self.ready.put(error)
 
     def _read(self, reader: BatchReader) -> None:
         """Starts as many batches as there is room for, then finishes the oldest; and so on."""
         reading = self._reading
-        under_way: deque[Started] = deque()
+        under_way: deque[tuple[Started, Wanted]] = deque()
         num_started, num_finished, allowed = 0, 0, reading.batches_ahead
         more = True
         while True:
@@ -147,17 +167,26 @@ class _Work:
                 if self.stopped:
                     return
             while more and num_started < allowed:
-                indices = next(self._batches, None)
-                if indices is None:
+                wanted = next(self._batches, None)
+                if wanted is None:
                     more = False
                     break
                 num_started += 1
-                under_way.append(reader.start(indices))
+                under_way.append((reader.start(wanted.indices), wanted))
                 self.bytes_read = reader.reader.bytes_requested
             if not under_way:
                 return
-            batch = reader.finish(under_way.popleft())
-            if reading.tensors:
-                batch = to_tensors(batch, pin_memory=reading.pin_memory)
-            self.ready.put((num_finished, batch))
+            started, wanted = under_way.popleft()
+            task = reader.arrive(started), wanted.positions, wanted.epoch
+            self.ready.put((num_finished, self._decoded(*task)))
             num_finished += 1
+
+    def _decoded(
+        self, arrived: Arrived, positions: NDArray[np.int64], epoch: int
+    ) -> Future[Decoded]:
+        """By the workers some time soon, or here and now."""
+        if self._reading.workers is not None:
+            return self._reading.workers.submit(arrived, positions, epoch)
+        decoded: Future[Decoded] = Future()
+        decoded.set_result(self._reading.then(self._reading.decoding(arrived, positions, epoch)))
+        return decoded

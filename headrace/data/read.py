@@ -66,13 +66,6 @@ class Read:
         self.requests["length"][request] -= num_bytes
         self.needed[request] -= num_bytes
 
-    def place(self, row: int, paths: Sequence[Path]) -> str:
-        """Where a record lies, for messages."""
-        piece = int(self.plan.spans.starts[row])
-        file, offset = self.plan.spans.files[piece], self.plan.spans.offsets[piece]
-        name = row if self.indices is None else self.indices[row]
-        return f"{paths[int(file)]}, record {name}, offset {offset}"
-
     def error(self, paths: Sequence[Path]) -> ReadError:
         """What the first record that lacks bytes lacks."""
         plan, spans = self.plan, self.plan.spans

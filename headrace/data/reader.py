@@ -22,7 +22,7 @@ from headrace.data.files import (
     OpenFiles,
     choose_direct,
 )
-from headrace.data.plan import Spans, plan_reads
+from headrace.data.plan import Spans, pieces_of, plan_reads
 from headrace.data.read import TICKET_BITS, Read
 from headrace.errors import DataError, RunError
 
@@ -47,6 +47,18 @@ class Pieces:
     positions: NDArray[np.int64]
     lengths: NDArray[np.int64]
     starts: NDArray[np.int64]
+
+    def taken(self, rows: NDArray[np.int64]) -> "Pieces":
+        """Those of some records."""
+        which, starts = pieces_of(self.starts, rows)
+        return Pieces(self.buffer, self.positions[which], self.lengths[which], starts)
+
+    def spread(self, rows: NDArray[np.int64], num_records: int) -> "Pieces":
+        """As these of so many records; the others have no pieces."""
+        counts = np.zeros(num_records, np.int64)
+        counts[rows] = np.diff(self.starts)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return Pieces(self.buffer, self.positions, self.lengths, starts)
 
     def record(self, number: int) -> NDArray[np.uint8]:
         """All bytes of one record: a view if it is one piece, else a copy."""

@@ -5,9 +5,9 @@ import pytest
 import headrace
 
 NAMES = """
-    Batch BlockOrder BufferOrder FLUSH FORECAST Format HeadraceError Loader PREDICT PageOrder
-    Pipeline RandomOrder Records Run SPECTRAIN STASH SequentialOrder Strategy WeightedOrder
-    __version__ mix open train
+    Batch BlockOrder BufferOrder FLUSH FORECAST Format HeadraceError Loader PREDICT Padding
+    PageOrder Pipeline RandomOrder Records Run SPECTRAIN STASH SequentialOrder Strategy
+    WeightedOrder __version__ mix open train
 """.split()
 
 

@@ -1,4 +1,4 @@
-"""The pages on resuming and on other loaders: their code runs, on files of the kind they name."""
+"""The pages on the loader, on resuming and on other loaders: their code runs, on files of the kind they name."""
 
 import io
 import re
@@ -32,7 +32,7 @@ def shelf(tmp_path, monkeypatch):
         pack(lines, Path(f"train-{shard}.tfrecord"), "tfrecord", SequentialOrder(), Silent())
 
 
-@pytest.mark.parametrize("page", ["resume", "coming-from"])
+@pytest.mark.parametrize("page", ["loader", "resume", "coming-from"])
 def test_the_code_runs(shelf, page, capsys):
     """Block after block, in one namespace."""
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
@@ -44,5 +44,7 @@ def test_the_code_runs(shelf, page, capsys):
         assert printed == "0 160\n"
         seen = np.concatenate([batch["data"] for batch in namespace["rest"]])
         assert len(seen) == 840
+    elif page == "loader":
+        assert printed == "0\n" and namespace["loader"].num_damaged == 0
     else:
         assert (len(blocks), printed) == (5, "256\n")

@@ -45,6 +45,22 @@ class SparseRows:
             raise RunError("this needs scipy", remedy="pip install scipy") from error
         return sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
 
+    def __getitem__(self, key: int | slice | NDArray[np.int64]) -> "SparseRows":
+        """Some rows: one, those of a slice, or those of an array of row numbers."""
+        rows = np.atleast_1d(np.arange(len(self))[key])
+        sizes = np.diff(self.indptr)[rows]
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        items = np.arange(indptr[-1]) + np.repeat(self.indptr[rows] - indptr[:-1], sizes)
+        shape = (len(rows), self.shape[1])
+        return SparseRows(self.data[items], self.indices[items], indptr, shape)
+
+    def spread(self, rows: NDArray[np.int64], num_rows: int) -> "SparseRows":
+        """As these rows of so many; the others have no items."""
+        sizes = np.zeros(num_rows, np.int64)
+        sizes[rows] = np.diff(self.indptr)
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        return SparseRows(self.data, self.indices, indptr, (num_rows, self.shape[1]))
+
     @classmethod
     def stacked(cls, parts: Sequence["SparseRows"], num_columns: int) -> "SparseRows":
         """The rows of all parts, which have so many columns, one after another."""
