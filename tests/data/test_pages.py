@@ -1,4 +1,4 @@
-"""The pages on the loader, on resuming and on other loaders: their code runs, on files of the kind they name."""
+"""The pages on the loader, resuming and other loaders: their code runs, on files of that kind."""
 
 import io
 import re
