@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from headrace.data.opening import open
     from headrace.data.order import RandomOrder, SequentialOrder
     from headrace.data.orders.block import BlockOrder
+    from headrace.data.orders.bucket import BucketOrder
     from headrace.data.orders.buffer import BufferOrder
     from headrace.data.orders.page import PageOrder
     from headrace.data.orders.weighted import WeightedOrder
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "BlockOrder",
+    "BucketOrder",
     "BufferOrder",
     "FLUSH",
     "FORECAST",
@@ -56,6 +58,7 @@ def __getattr__(name: str) -> object:
     homes = {
         "Batch": "pipeline.pipeline",
         "BlockOrder": "data.orders.block",
+        "BucketOrder": "data.orders.bucket",
         "BufferOrder": "data.orders.buffer",
         "FLUSH": "pipeline.strategy",
         "FORECAST": "pipeline.strategy",

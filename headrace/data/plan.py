@@ -36,6 +36,12 @@ class Spans:
         """R."""
         return len(self.starts) - 1
 
+    @property
+    def record_lengths(self) -> NDArray[np.int64]:
+        """int64[R], all bytes of each record."""
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])
+        return np.diff(ends[self.starts])
+
     def taken(self, rows: NDArray[np.int64]) -> "Spans":
         """Those of some records."""
         which, starts = pieces_of(self.starts, rows)

@@ -33,6 +33,9 @@ from headrace.errors import DataError
 __all__ = ["Field", "Records"]
 
 
+_MOST_AT_ONCE = 1 << 20  # records, where all are looked at
+
+
 @dataclass(frozen=True)
 class Field:
     """What a record has under one name.
@@ -185,6 +188,18 @@ class Records:
                 remedy="headrace.Loader brings all fields",
             )
         return column.spans(self._chosen(indices))
+
+    def lengths(self, field: str) -> NDArray[np.int64]:
+        """int64[len(self)]: the bytes of one field of each record, as they lie in the files.
+
+        Raises:
+            DataError: as of spans.
+        """
+        lengths = np.empty(len(self), np.int64)
+        for start in range(0, len(self), _MOST_AT_ONCE):
+            some = np.arange(start, min(start + _MOST_AT_ONCE, len(self)))
+            lengths[some] = self.spans(some, field).record_lengths
+        return lengths
 
     def is_in_bytes(self, field: str) -> bool:
         """Whether the records of a field are bytes in the files, which ``spans`` finds."""

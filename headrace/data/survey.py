@@ -63,8 +63,7 @@ def sizes_of(records: Records, field: str) -> Sizes | None:
     if not records.is_in_bytes(field) or not len(records):
         return None
     spans = records.spans(_sample(records, _MOST_LOOKED_AT), field)
-    lengths = np.add.reduceat(np.append(spans.lengths, 0), spans.starts[:-1])
-    lengths = np.where(np.diff(spans.starts) > 0, lengths, 0)
+    lengths = spans.record_lengths
     first = spans.offsets // PAGE_BYTES
     pages = np.where(
         spans.lengths > 0, (spans.offsets + spans.lengths - 1) // PAGE_BYTES - first + 1, 0

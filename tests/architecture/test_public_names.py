@@ -5,8 +5,8 @@ import pytest
 import headrace
 
 NAMES = """
-    Batch BlockOrder BufferOrder FLUSH FORECAST Format HeadraceError Loader PREDICT Padding
-    PageOrder Pipeline RandomOrder Records Run SPECTRAIN STASH SequentialOrder Strategy
+    Batch BlockOrder BucketOrder BufferOrder FLUSH FORECAST Format HeadraceError Loader PREDICT
+    Padding PageOrder Pipeline RandomOrder Records Run SPECTRAIN STASH SequentialOrder Strategy
     WeightedOrder __version__ mix open train
 """.split()
 

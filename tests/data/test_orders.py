@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace import BlockOrder, BufferOrder, PageOrder, RandomOrder, WeightedOrder
+from headrace import BlockOrder, BucketOrder, BufferOrder, PageOrder, RandomOrder, WeightedOrder
 from headrace.data.orders.mixture import MixtureOrder
 from headrace.errors import DataError
 from tests.data.chance import assert_covers, assert_even
@@ -37,11 +37,12 @@ BIJECTIONS = [
     BufferOrder(1, 100),
     BufferOrder(2, 70_000),
 ]
-SAMPLES = [
+OF_1000 = [
     WeightedOrder(np.arange(1000), seed=3),
     MixtureOrder([700, 299, 1], [2, 1, 0.5], seed=3),
+    BucketOrder(np.arange(1000) * 7 % 37, 8, seed=3, window_batches=5),
 ]
-EVERY = [*BIJECTIONS, *SAMPLES]
+EVERY = [*BIJECTIONS, *OF_1000]
 GAMMA = 0x9E3779B97F4A7C15
 
 
@@ -69,7 +70,7 @@ def test_every_record_comes_exactly_once(order, num_records):
 @pytest.mark.parametrize("num_records", [1000, 70_001])
 def test_any_positions_in_any_order(order, num_records):
     """What comes at a position does not depend on what else is asked; epochs differ."""
-    if order in SAMPLES and num_records != 1000:
+    if order in OF_1000 and num_records != 1000:
         num_records = 1000
     expected = whole(order, num_records, 4)
     positions = np.random.default_rng(0).integers(0, num_records, 500)
@@ -109,6 +110,7 @@ ORDERS_BY_NAME = {
     "block": lambda seed, size: BlockOrder(seed, size),
     "buffer": lambda seed, size: BufferOrder(seed, size),
     "weighted": lambda seed, size: WeightedOrder(np.arange(1, size + 1), seed, epoch_length=10**9),
+    "bucket": lambda seed, size: BucketOrder(np.arange(size) ** 2 % 101, 4, seed, window_batches=3),
     "mixture": lambda seed, size: MixtureOrder([size, 5], [3, 2], seed, epoch_length=10**9),
 }
 
@@ -187,6 +189,11 @@ def test_a_billion_records_take_little_memory(order, first):
         (lambda: WeightedOrder([0, 0]), "the sum of the weights is wrong: got 0.0, expected above"),
         (lambda: WeightedOrder([1e308, 1e308]), "the sum of the weights is wrong: got inf"),
         (lambda: WeightedOrder([1]).num_positions(2), "another number of records: got 1 weights, "),
+        (lambda: BucketOrder([1], 0), "batch_size is wrong: got 0"),
+        (lambda: BucketOrder([1], 1, -1), "the seed is wrong: got -1"),
+        (lambda: BucketOrder([1], 1, window_batches=0), "window_batches is wrong: got 0"),
+        (lambda: BucketOrder([1.5], 1), "the lengths are wrong: got float64 of shape"),
+        (lambda: BucketOrder([1], 1).num_positions(2), "another number of records: got 1 lengths"),
         (lambda: MixtureOrder([], []), "a mixture needs data sets, and a weight for each: got 0"),
         (lambda: MixtureOrder([1, 2], [1]), "got 2 sizes and 1 weights"),
         (lambda: MixtureOrder([1, 0], [1, 1]), "the size of a data set is wrong: got 0"),
@@ -538,3 +545,67 @@ def test_orders_go_together_with_others():
     """A mixture of one data set is a random order of it."""
     assert_covers(whole(MixtureOrder([70_001], [3]), 70_001), 70_001)
     assert RandomOrder(1) != PageOrder(1, 1)
+
+
+# BucketOrder
+
+
+def plain_bucket_order(lengths, batch_size, seed, window_batches, epoch):
+    """The order in plain Python."""
+    size = len(lengths)
+    text = f"headrace random order 1, seed {seed}, epoch {epoch}"
+    random = plain_permutation(range(size), size, keys_of_text(text))
+    whole_window, order = batch_size * window_batches, []
+    for window, start in enumerate(range(0, size, whole_window)):
+        records = sorted(random[start : start + whole_window], key=lambda record: lengths[record])
+        num_full = len(records) // batch_size
+        keys = keys_of_text(f"headrace bucket order 1, seed {seed}, epoch {epoch}, window {window}")
+        for batch in plain_permutation(range(num_full), num_full, keys):
+            order += records[batch * batch_size : (batch + 1) * batch_size]
+        order += records[num_full * batch_size :]
+    return order
+
+
+@pytest.mark.parametrize(
+    "num_records, batch_size, window_batches",
+    [
+        *(
+            (num_records, *sizes)
+            for num_records in (0, 1, 7, 80, 1003)
+            for sizes in ((8, 5), (1, 1))
+        ),
+        (65_537, 100, 64),
+    ],
+)
+def test_bucket_order_in_plain_python(num_records, batch_size, window_batches):
+    lengths = np.random.default_rng(0).integers(1, 50, num_records)
+    order = BucketOrder(lengths, batch_size, 6, window_batches=window_batches)
+    for epoch in (0, 3):
+        found = whole(order, num_records, epoch)
+        assert_covers(found, num_records)
+        expected = plain_bucket_order(lengths, batch_size, 6, window_batches, epoch)
+        assert found.tolist() == expected
+
+
+def test_batches_of_a_bucket_order_need_less_padding():
+    """Of lengths 1 to 1000: each batch spans about a window's part of them."""
+    lengths = np.random.default_rng(1).integers(1, 1001, 64_000)
+
+    def padding(order):
+        batches = lengths[whole(order, len(lengths))].reshape(-1, 32)
+        return 1 - batches.sum() / (batches.max(axis=1) * 32).sum()
+
+    assert padding(RandomOrder()) > 0.4
+    assert padding(BucketOrder(lengths, 32)) < 0.02
+
+
+def test_lengths_of_records(tmp_path):
+    """Bytes in the file, of views too."""
+    lines = ["x" * (number * number % 23) for number in range(500)]
+    (tmp_path / "x.txt").write_text("\n".join(lines))
+    records = headrace.open(tmp_path / "x.txt")
+    name = next(iter(records.fields))
+    assert records.lengths(name).tolist() == [len(line) for line in lines]
+    assert records[100:200:7].lengths(name).tolist() == [len(line) for line in lines[100:200:7]]
+    np.save(tmp_path / "x.npy", np.zeros((10, 3, 2), np.int16))
+    assert headrace.open(tmp_path / "x.npy").lengths("data").tolist() == [12] * 10
