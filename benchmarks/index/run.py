@@ -115,7 +115,8 @@ def csv() -> bytes:
     """Of ten numbers and a quoted text."""
     random = np.random.default_rng(0).random((40_000, 10))
     return b"".join(
-        ",".join(f"{value:.6f}" for value in row).encode() + b',"a text, quoted"\n' for row in random
+        ",".join(f"{value:.6f}" for value in row).encode() + b',"a text, quoted"\n'
+        for row in random
     )
 
 
@@ -249,9 +250,7 @@ def plain_file(path: Path) -> None:
 
 def values(runs: Sequence[dict[str, Any]], case: str, name: str) -> list[float]:
     """The speeds of a contestant, round by round."""
-    return [
-        run["bytes_per_s"] for run in runs if (run["case"], run["contestant"]) == (case, name)
-    ]
+    return [run["bytes_per_s"] for run in runs if (run["case"], run["contestant"]) == (case, name)]
 
 
 def targets_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

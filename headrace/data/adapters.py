@@ -1,17 +1,21 @@
-"""Records for other loaders: a map-style data set that reads a batch's records all at once."""
+"""For torch's own DataLoader: records as a map-style data set, batches as an iterable one."""
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
 
 from headrace.data.batch_reader import BatchReader
+from headrace.data.decoding import Batch
+from headrace.data.loader import Loader
 from headrace.data.reader import EngineName
 from headrace.data.records import Records
+from headrace.errors import RunError
 
-__all__ = ["MapDataset"]
+__all__ = ["IterableBatches", "MapDataset"]
 
 
 @final
@@ -77,3 +81,49 @@ class MapDataset:
                 self.records, self._fields, engine=self._engine, direct=self._direct
             )
         return self._readers[key]
+
+
+@final
+class IterableBatches(IterableDataset[Batch]):
+    """The batches of a Loader, for what takes nothing but torch's DataLoader.
+
+    With ``torchdata.stateful_dataloader.StatefulDataLoader`` the state is the Loader's own: exact,
+    and loaded in constant time. Where any iterable will do, such as in Lightning, give the Loader
+    itself.
+
+    Args:
+        loader: reads ahead and shuffles already, so DataLoader needs batch_size=None, no workers.
+
+    Example::
+
+        StatefulDataLoader(IterableBatches(loader), batch_size=None)
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """What is left of the current epoch.
+
+        Raises:
+            RunError: in a worker of DataLoader, each of which would give all batches.
+        """
+        if get_worker_info() is not None:
+            raise RunError(
+                "a worker of DataLoader iterates over a headrace.Loader",
+                expected="num_workers=0; each worker would give every batch again",
+                remedy="ask for workers where the Loader is made: Loader(records, ..., workers=4)",
+            )
+        return iter(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The Loader's."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As of Loader."""
+        self.loader.load_state_dict(state)

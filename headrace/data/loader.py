@@ -145,10 +145,10 @@ class Loader:
             workers=self._workers,
         )
         self._num_positions = self.order.num_positions(len(records))
-        left_out = self._num_positions % batch_size if drop_last else 0
-        self._end = self._num_positions - left_out
+        self._drop_last = drop_last
         self._epoch = 0
         self._position = 0
+        self._end = self._end_from(0)
         self._iteration = 0
         self._prefetch: Prefetch | None = None
         self._reading_start = 0
@@ -175,7 +175,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        return -(-self._end // self.batch_size)
+        return -(-self._end_from(0) // self.batch_size)
 
     def batch_sizes(self) -> Iterator[int]:
         """Records of each global batch that is left in the current epoch."""
@@ -185,17 +185,20 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """What is left of the current epoch: dicts of field -> array or tensor, one row a record.
 
-        An earlier iteration that has not come to its end is over with this.
+        An earlier iteration that has not come to its end is over with this. If it has delivered
+        the last batch, this is the next epoch, though nobody asked it for one more.
         """
         self._end_iteration()
+        self._go_to(*self._next_place())
         return _Iteration(self, self._iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch begins, as a few values that JSON can hold. Exact at any batch."""
+        epoch, position = self._next_place()
         return {
             "version": STATE_VERSION,
-            "epoch": self._epoch,
-            "position": self._position,
+            "epoch": epoch,
+            "position": position,
             "num_records": len(self.records),
             "fingerprint": self.records.fingerprint,
             "order": dict(self.order.identity),
@@ -226,7 +229,25 @@ class Loader:
         require_whole("epoch of the state", state["epoch"], 0)
         require_whole("position of the state", state["position"], 0, self._num_positions)
         self._end_iteration()
-        self._epoch, self._position = state["epoch"], state["position"]
+        self._go_to(state["epoch"], state["position"])
+        self._go_to(*self._next_place())
+
+    def _end_from(self, position: int) -> int:
+        """Where an epoch ends of which batches are taken from this position on."""
+        left = self._num_positions - position
+        return self._num_positions - (left % self.batch_size if self._drop_last else 0)
+
+    def _next_place(self) -> tuple[int, int]:
+        """Epoch and position of the next batch; nothing follows in an empty epoch."""
+        if self._position >= self._end > 0:
+            return self._epoch + 1, 0
+        return self._epoch, self._position
+
+    def _go_to(self, epoch: int, position: int) -> None:
+        """The next batch begins here."""
+        if (epoch, position) != (self._epoch, self._position):
+            self._epoch, self._position = epoch, position
+            self._end = self._end_from(position)
 
     def close(self) -> None:
         """Ends the background reading and the workers; the position stays."""
@@ -321,7 +342,7 @@ class _Iteration:
             )
         size = next(loader.batch_sizes(), 0)
         if not size:
-            loader._epoch, loader._position = loader._epoch + 1, 0
+            loader._go_to(loader._epoch + 1, 0)
             self._is_over = True
             loader._end_reading()
             raise StopIteration

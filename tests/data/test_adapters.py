@@ -5,7 +5,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 import headrace
-from headrace.data.adapters import MapDataset
+from headrace.data.adapters import IterableBatches, MapDataset
+from headrace.errors import RunError
 
 
 @pytest.fixture
@@ -55,3 +56,36 @@ def test_a_batch_is_read_together(records):
     samples.__getitems__(list(range(50)))
     (reader,) = samples._readers.values()
     assert reader.reader.num_reads == 1
+
+
+def make_stateful(records):
+    """torchdata's loader around ours."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    loader = headrace.Loader(records[:97], 10, fields=("x",), tensors=True)
+    return stateful.StatefulDataLoader(IterableBatches(loader), batch_size=None)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_a_stateful_data_loader_resumes_exactly(records):
+    """In mid-epoch, and at its end."""
+    whole = headrace.Loader(records[:97], 10, fields=("x",))
+    epochs = [[batch["x"].tolist() for batch in whole] for _ in range(3)]
+    first = make_stateful(records)
+    batches = iter(first)
+    taken = [next(batches)["x"].tolist() for _ in range(4)]
+    again = make_stateful(records)
+    again.load_state_dict(first.state_dict())
+    assert taken + [batch["x"].tolist() for batch in again] == epochs[0]
+    assert [batch["x"].tolist() for batch in again] == epochs[1]
+    third = make_stateful(records)
+    third.load_state_dict(again.state_dict())
+    assert [batch["x"].tolist() for batch in third] == epochs[2]
+
+
+def test_workers_of_a_data_loader_would_repeat_batches(records):
+    """So they are refused; as a stream in the process itself it works."""
+    batches = IterableBatches(headrace.Loader(records, 10, fields=("x",)))
+    assert len(DataLoader(batches, batch_size=None)) == 10
+    assert sum(len(batch["x"]) for batch in DataLoader(batches, batch_size=None)) == 100
+    with pytest.raises(RunError, match="a worker of DataLoader iterates over a headrace.Loader"):
+        next(iter(DataLoader(batches, batch_size=None, num_workers=1)))

@@ -102,10 +102,12 @@ def test_a_state_continues_at_any_batch(records: Records, delivered: int) -> Non
     state = json.loads(json.dumps(first.state_dict()))
     second = Loader(records, 64, order=RandomOrder(3))
     second.load_state_dict(state)
-    assert (second.epoch, second.position) == (1, min(64 * delivered, N))
-    assert len(list(second.batch_sizes())) == 16 - delivered
+    # After the last batch the state is the next epoch's beginning.
+    assert (second.epoch, second.position) == (divmod(16 + delivered, 16)[0], 64 * (delivered % 16))
+    assert len(list(second.batch_sizes())) == 16 - delivered % 16
     found += [ys([batch]) for batch in second]
-    found += [ys([batch]) for batch in second]
+    if delivered < 16:
+        found += [ys([batch]) for batch in second]
     assert found == expected
 
 
@@ -126,6 +128,46 @@ def test_a_loop_that_breaks_goes_on_where_it_stopped(records: Records) -> None:
         if len(found) > 200:
             break
     assert found + ys(loader) == ys(Loader(records, 64))
+
+
+def test_an_epoch_that_was_counted_out_is_over(records: Records) -> None:
+    """As Lightning does it: as many batches as len says, and none is asked for after the last."""
+    seen, states = [], []
+    loader = Loader(records, 100, order=RandomOrder(1))
+    for _ in range(3):
+        batches = iter(loader)
+        for _ in range(len(loader)):
+            seen += ys([next(batches)])
+            states.append((loader.state_dict()["epoch"], loader.state_dict()["position"]))
+    expected = Loader(records, 100, order=RandomOrder(1))
+    assert seen == ys(expected) + ys(expected) + ys(expected)
+    assert states[9:13] == [(0, 1000), (1, 0), (1, 100), (1, 200)]
+
+
+def test_a_state_of_the_last_batch_is_the_next_epochs_beginning(records: Records) -> None:
+    first = Loader(records, 100)
+    batches = iter(first)
+    for _ in range(len(first)):
+        next(batches)
+    again = Loader(records, 100)
+    again.load_state_dict(first.state_dict())
+    assert (again.epoch, again.position) == (1, 0)
+    again.load_state_dict(first.state_dict() | {"epoch": 0, "position": N})  # of an older version
+    assert (again.epoch, again.position) == (1, 0)
+    assert len(ys(again)) == N
+
+
+def test_dropping_the_last_batch_after_a_change_of_the_batch_size(records: Records) -> None:
+    """What is left of the epoch is cut into full batches; what they leave is dropped."""
+    first = Loader(records, 64, drop_last=True)
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    again = Loader(records, 100, drop_last=True)
+    again.load_state_dict(first.state_dict())
+    assert list(again.batch_sizes()) == [100] * 8  # of 1003 - 192 = 811
+    assert [len(batch["y"]) for batch in again] == [100] * 8
+    assert [len(batch["y"]) for batch in again] == [100] * 10
 
 
 def test_states_of_others_are_refused(folder: Path, records: Records) -> None:

@@ -47,4 +47,4 @@ def test_the_code_runs(shelf, page, capsys):
     elif page == "loader":
         assert printed == "0\n" and namespace["loader"].num_damaged == 0
     else:
-        assert (len(blocks), printed) == (5, "256\n")
+        assert (len(blocks), printed) == (6, "256\n")
