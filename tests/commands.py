@@ -64,6 +64,11 @@ class Command:
         self._process.wait()
 
     @property
+    def process(self):
+        """The number of the command's own process."""
+        return self._process.pid
+
+    @property
     def out(self):
         """What it has printed so far."""
         return self._out.read_text()

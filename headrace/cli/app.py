@@ -1,26 +1,26 @@
 """The command line as a whole: its commands, and what happens when one fails."""
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import typer
 
 from headrace.cli.demo import demo
 from headrace.cli.index import index
 from headrace.cli.inspect import inspect
+from headrace.cli.interrupts import INTERRUPTED
 from headrace.cli.pack import pack
 from headrace.cli.schedule import schedule
+from headrace.cli.speaking import say, speaking
 from headrace.cli.train import train
 from headrace.cli.verify import verify
 from headrace.errors import HeadraceError, InputError, PeerLostError
-from headrace.runs.launch import is_launched, is_launched_by_headrace, reporting
+from headrace.runs.launch import is_launched, reporting
 
 __all__ = ["build", "run"]
 
 HELP = """Train a network through a pipeline that never drains, on records read in a truly random
 order straight from their files."""
-INTERRUPTED = 130
-"""The exit status of what SIGINT ended, as shells have it."""
 
 
 def build() -> typer.Typer:
@@ -38,38 +38,48 @@ def build() -> typer.Typer:
     return app
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], is_interrupted: Callable[[], bool] = lambda: False) -> int:
     """Runs one command.
+
+    Args:
+        arguments: of the command line.
+        is_interrupted: whether SIGINT came, which its caller then says: what a library has made of
+            it is not worth a word.
 
     Returns:
         The exit status: 0, 2 for a mistake in what the user gave, 1 for what failed while running,
         130 when interrupted.
     """
-    may_speak = not is_launched_by_headrace()  # which shows the cause itself
     try:
         with reporting():
-            build()(list(arguments), prog_name="headrace")
+            # typer makes an exit status of a KeyboardInterrupt, and returns it
+            status = build()(list(arguments), prog_name="headrace", standalone_mode=False)
     except SystemExit as exit:
-        if exit.code == INTERRUPTED and may_speak:
-            _show("interrupted")  # typer has made an exit of the KeyboardInterrupt
         return exit.code if isinstance(exit.code, int) else int(exit.code is not None)
-    except HeadraceError as error:
-        # under torchrun each process speaks for itself
-        if may_speak and not (is_launched() and isinstance(error, PeerLostError)):
-            _show(f"error: {error}", getattr(error, "__notes__", []))
-        return 2 if isinstance(error, InputError) else 1
     except Exception as error:
-        notes = getattr(error, "__notes__", None)
-        if may_speak and notes is None:
-            raise  # a fault of ours outside of any run: the traceback is what helps
+        return INTERRUPTED if is_interrupted() else _told(error)
+    return status if isinstance(status, int) else 0
+
+
+def _told(error: Exception) -> int:
+    """Says what went wrong, unless that is for another process to do; the exit status."""
+    # under torchrun a process that was lost speaks for itself
+    is_consequence = is_launched() and isinstance(error, PeerLostError)
+    with nullcontext(False) if is_consequence else speaking() as may_speak:
         if may_speak:
-            _show(f"error: {type(error).__name__}: {error}", notes or [])
-        return 1
-    return 0
+            _show(error)
+    status = 2 if isinstance(error, InputError) else 1
+    return int(getattr(error, "exit_code", status))
 
 
-def _show(text: str, notes: Sequence[str] = ()) -> None:
-    """Says what went wrong; brings back the cursor that a killed process may have hidden."""
-    if sys.stdout.isatty():
-        print("\033[?25h", end="", flush=True)
-    print("\n".join((text, *notes)), file=sys.stderr)
+def _show(error: Exception) -> None:
+    notes = getattr(error, "__notes__", None)
+    show = getattr(error, "show", None)
+    if show is not None:  # what typer does not understand, in its words
+        show()
+    elif isinstance(error, HeadraceError):
+        say(f"error: {error}", notes or [])
+    elif notes is None:
+        raise error  # a fault of ours outside of any run: the traceback is what helps
+    else:
+        say(f"error: {type(error).__name__}: {error}", notes)

@@ -130,15 +130,20 @@ class Link:
         self._device = mesh.device
         self._peer = peer
         self._headers, self._payloads = mesh.groups(forward=forward)
+        self.is_amid = False
+        """A message was begun and not sent whole: the peer would take the next header for the rest
+        of it, and gloo ends a process that gets more bytes than it waits for."""
 
     def send(self, micro_batch: int, crossing: Crossing) -> list[tuple[dist.Work, Tensor]]:
         """Starts sending; returns what to wait for, with the tensors to keep until then."""
         header = encode(micro_batch, crossing)
+        self.is_amid = True
         works = [(self._isend(header, self._headers), header)]
         for tensor in crossing.tensors:
             if tensor is not None and tensor.numel():
                 stretch = span(tensor).view(torch.uint8)
                 works.append((self._isend(stretch, self._payloads), stretch))
+        self.is_amid = False
         return works
 
     def goodbye(self) -> tuple[dist.Work, Tensor]:
@@ -346,6 +351,8 @@ class Distributed:
         longer than the wait is left to its launcher.
         """
         for link in self._outgoing.values():
+            if link.is_amid:
+                continue  # the neighbour hears of the end of the connection
             with suppress(RuntimeError):  # a neighbour that is gone needs no goodbye
                 self._goodbyes.append(link.goodbye())
         for thread in self._threads:

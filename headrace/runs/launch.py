@@ -26,6 +26,7 @@ from headrace import errors
 from headrace.errors import HeadraceError, LaunchError, PeerLostError
 
 __all__ = [
+    "ERROR_FILE",
     "End",
     "KEEP_FREED_MEMORY",
     "cause",
@@ -40,6 +41,7 @@ LAUNCHER = "HEADRACE_LAUNCHER"
 """Names the process that started this one, in the environment of the processes started here."""
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""Names the file where the launcher looks for what a process says when it fails."""
 KEEP_FREED_MEMORY: Mapping[str, str] = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
@@ -50,6 +52,8 @@ WAIT_FOR_CAUSE_S = 7.0
 channels twice 3 s before it reports. The launcher, which then ends all, does not wait."""
 WAIT_FOR_CLOSING_S = 3.0
 """A process that has failed may close its files and channels for so long."""
+STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals by which systems end a job; torch's launcher answers them."""
 
 
 def is_launched() -> bool:
@@ -240,6 +244,8 @@ def launch(arguments: Sequence[str], *, num_processes: int, threads: int) -> Non
             monitor_interval=0.1,
             logs_specs=DefaultLogsSpecs(log_dir=logs),
             shutdown_timeout=3,
+            # not SIGINT: the processes are ended by SIGTERM then, which no Python code answers
+            signals_to_handle=",".join(name.name for name in STOPPING),
         )
         try:
             elastic_launch(config, sys.executable)("-m", "headrace", *arguments)
@@ -250,8 +256,6 @@ def launch(arguments: Sequence[str], *, num_processes: int, threads: int) -> Non
             ]
             raise cause(ends) from None
         except SignalException as error:
-            if error.sigval == signal.SIGINT:
-                raise KeyboardInterrupt from None
             raise LaunchError(f"stopped by signal {error.sigval.name}") from None
 
 
@@ -316,8 +320,7 @@ def _environment(threads: int) -> Iterator[None]:
 @contextmanager
 def _signals() -> Iterator[None]:
     """Gives the signals that torch's launcher takes over back to whom they were."""
-    names = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    before = {name: signal.getsignal(name) for name in names}
+    before = {name: signal.getsignal(name) for name in STOPPING}
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ import torch
 
 from headrace.data.loader import Loader
 from headrace.data.order import SequentialOrder
-from headrace.pipeline.graph import Layer
+from headrace.pipeline.graph import Layer, require_untied
 from headrace.pipeline.partition import partition
 from headrace.pipeline.profile import profile
 from headrace.runs.config import Run
@@ -90,11 +90,15 @@ def place(
         prepared: the layers, and the records whose first ones the layers are measured on.
         cuts: those given or stored; None measures.
         device: where the stages will compute.
+
+    Raises:
+        ModelError: the cuts that were measured part two uses of one tensor.
     """
     seconds = None
     if cuts is None and run.stages > 1:
         seconds = _measured(run, prepared, device)
         cuts = partition(seconds, run.stages)
+        require_untied(prepared.layers, cuts)
     return _placement(prepared.layers, cuts or (), seconds)
 
 

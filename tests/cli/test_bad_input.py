@@ -5,7 +5,7 @@ import socket
 import numpy
 import pytest
 
-from tests.commands import headrace
+from tests.commands import headrace, torchrun
 from tests.recipes import LAYERS, write_recipe, write_records
 
 
@@ -133,6 +133,33 @@ def test_the_same_module_in_two_places(folder):
     assert "one tensor is used in two stages" in message
     assert "'1.weight' of stage 0 is '3.weight' of stage 1" in message
     assert "cut so that both uses lie in one stage" in message
+
+
+def test_the_same_module_at_both_ends(folder):
+    """Wherever the measured cut is, it parts the two; nothing is said of a placement."""
+    layers = "twice := nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), twice"
+    write_recipe(folder, layers=layers)
+    ended = headrace("train", "recipe.py", cwd=folder)
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.startswith("error: one tensor is used in two stages")
+    assert "'0.weight' of stage 0 is '4.weight' of stage 1" in ended.err
+    assert ended.err.count("error: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--strategy=forcast", "error: unknown strategy: got forcast"),
+        ("--stagse=2", "Error: No such option: --stagse"),
+    ],
+)
+def test_under_torchrun_one_process_speaks(folder, option, message):
+    """All find the mistake, the first says it, with nothing of it lost; torchrun's words follow."""
+    ended = headrace("train", "recipe.py", option, cwd=folder, command=torchrun(3))
+
+    assert ended.status != 0
+    assert ended.err.count(message) == 1, ended.err
+    assert ended.err.index(message) < ended.err.index("failed (exitcode: 2)")
 
 
 def test_a_port_in_use(folder):

@@ -1,11 +1,14 @@
 """What leaves a stage arrives as it left."""
 
+import os
+import signal
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import ModelError, RunError
+from headrace.errors import ModelError, PeerLostError, RunError
 from headrace.pipeline.mesh import Mesh
 from headrace.pipeline.stage import Crossing
 from headrace.pipeline.transport import Distributed, InProcess, decode, encode
@@ -82,6 +85,25 @@ def test_tensors_arrive_as_they_left_within_a_process():
     assert all(map(as_left, sent.tensors, came.tensors))
     came.tensors[0].zero_()
     assert sent.tensors[0].abs().sum() > 0
+
+
+def begin_and_give_up(rank, num_ranks):
+    """Stage 0 cannot send the second of two tensors, says goodbye if it may, and ends."""
+    mesh = Mesh.from_environment(num_ranks)
+    transport = Distributed(mesh)
+    if rank == 0:
+        with pytest.raises(PeerLostError):
+            crossing = Crossing((torch.ones(3), torch.ones(3, dtype=torch.complex64).conj()))
+            transport.send(0, crossing, forward=True)
+        transport.abandon()
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(PeerLostError, match="stage 1 lost stage 0"):
+        transport.receive(0, forward=True)
+
+
+def test_half_a_message_is_followed_by_no_goodbye():
+    """gloo ends a process that gets more bytes than it waits for; a lost connection it can take."""
+    run_ranks(begin_and_give_up, 2, killed=[0])
 
 
 def test_another_micro_batch_than_expected_is_an_error():
