@@ -1,6 +1,7 @@
 """The loader against np.load in the order's own words: batches, resuming, shares, endings."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +234,55 @@ def test_replicas_share_each_batch_by_micro_batches(records: Records, num_replic
     assert all(loader.epoch == 1 for loader in loaders)
 
 
+@pytest.mark.parametrize("layouts", [(1, 3), (4, 1), (2, 3, 1, 4)])
+def test_the_number_of_ranks_changes_in_mid_epoch(
+    records: Records, layouts: tuple[int, ...]
+) -> None:
+    """Each layout goes on from the state of the one before; each record comes once."""
+    order = RandomOrder(2)
+    found: list[int] = []
+    state: dict[str, Any] | None = None
+    for number, num_replicas in enumerate(layouts):
+        loaders = [
+            Loader(
+                records, 48, order=order, num_micro_batches=4, replica=r, num_replicas=num_replicas
+            )
+            for r in range(num_replicas)
+        ]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+        num_batches = 5 if number < len(layouts) - 1 else None
+        shares = [list(islice(loader, num_batches)) for loader in loaders]
+        for batch in zip(*shares, strict=True):
+            found += ys(batch)
+        states = [dict(loader.state_dict()) for loader in loaders]
+        assert all(one == states[0] for one in states)
+        state = states[0]
+        for loader in loaders:
+            loader.close()
+    assert len(found) == N
+    assert sorted(found) == list(range(N))
+    assert state is not None and (state["epoch"], state["position"]) == (1, 0)
+
+
+@pytest.mark.parametrize("breaks", [(3, 4, 9), (1, 2, 3), (11, 16, 17), (16, 32, 33)])
+def test_three_states_one_after_another(records: Records, breaks: tuple[int, ...]) -> None:
+    """Within an epoch, at its last batch, and at the ends of two, each time in a fresh loader."""
+    whole = Loader(records, 64)
+    expected = [ys([batch]) for _ in range(3) for batch in whole]
+    found: list[list[int]] = []
+    state: dict[str, Any] | None = None
+    for stop in (*breaks, len(expected)):
+        with Loader(records, 64) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            while len(found) < stop:
+                found += [ys([batch]) for batch in islice(loader, stop - len(found))]
+            state = dict(loader.state_dict())
+    assert found == expected
+
+
 # What is read
 
 
@@ -359,6 +410,29 @@ def test_a_forked_child_reads_on_and_so_does_its_parent(records: Records, engine
             os._exit(2)
     assert found + ys(iterator) == expected
     assert wait_for(child) == 0
+
+
+def rest_in(records: Records, state: dict[str, Any], queue: Any) -> None:
+    loader = Loader(records, 50)
+    loader.load_state_dict(state)
+    queue.put(ys(loader))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_records_and_a_state_in_a_fresh_process(records: Records, method: str) -> None:
+    """In mid-epoch; both go on, each by itself."""
+    loader = Loader(records, 50)
+    expected = ys(Loader(records, 50))
+    iterator = iter(loader)
+    found = ys([next(iterator)])
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    child = context.Process(target=rest_in, args=(records, dict(loader.state_dict()), queue))
+    child.start()
+    assert found + ys(iterator) == expected
+    assert found + queue.get() == expected
+    child.join(20)
+    assert child.exitcode == 0
 
 
 def wait_for(child: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 from headrace import BlockOrder, BucketOrder, BufferOrder, PageOrder, RandomOrder, WeightedOrder
+from headrace.data.memory import available_memory_bytes
 from headrace.data.orders.mixture import MixtureOrder
 from headrace.errors import DataError
 from tests.data.chance import assert_covers, assert_even
@@ -166,6 +167,31 @@ def test_a_billion_records_take_little_memory(order, first):
 
     assert len(np.unique(found)) > 900
     assert peak_bytes < 64 << 20
+
+
+@pytest.mark.parametrize(
+    "num_records", [10**7, pytest.param(10**9, marks=pytest.mark.slow)], ids=["1e7", "1e9"]
+)
+def test_weights_take_eight_bytes_a_record(num_records):
+    """And no more while they are looked at, nor for a batch; a billion needs 8 GB."""
+    if num_records * 9 > available_memory_bytes():
+        pytest.skip("not enough memory")
+    weights = np.broadcast_to(np.float64(1), num_records)
+    tracemalloc.start()
+    try:
+        order = WeightedOrder(weights, 3)
+        built_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        kept_bytes = tracemalloc.get_traced_memory()[0]
+        found = order.indices(np.arange(1000), num_records, 0)
+        batch_bytes = tracemalloc.get_traced_memory()[1] - kept_bytes
+    finally:
+        tracemalloc.stop()
+
+    assert len(np.unique(found)) > 900 and found.max() > num_records * 0.9
+    assert built_bytes < num_records * 8 + (64 << 20)
+    assert kept_bytes < num_records * 8 + (1 << 20)
+    assert batch_bytes < 64 << 20
 
 
 @pytest.mark.parametrize(

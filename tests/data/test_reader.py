@@ -255,6 +255,20 @@ def test_a_file_cut_short_after_it_was_opened(
         assert (reader.direct, reader.refusals) == (direct, ())
 
 
+def test_a_read_that_the_system_answers_with_eio(tmp_path: Path, engine: EngineName) -> None:
+    """As of a failing disk; here of memory that this process has not mapped, its first page."""
+    paths = [Path("/proc/self/mem"), random_file(tmp_path / "good", 100)]
+    with Reader(paths, engine=engine, direct=False) as reader:
+        message = (
+            r"record 0 could not be read: got 0 bytes at offset 0 \(Input/output error\), expected "
+            "64 bytes; in /proc/self/mem; the device reports an error; look at the system's log"
+        )
+        with pytest.raises(ReadError, match=message):
+            read_all(reader, one_piece_each([0], [0], [64]))
+        good = one_piece_each([1], [7], [64])
+        assert read_all(reader, good) == true_records(paths, good)
+
+
 def test_a_missing_file(tmp_path: Path, engine: EngineName) -> None:
     """With direct reads it is missed at once, else when it is first read."""
     paths = [random_file(tmp_path / "here", 10), tmp_path / "gone"]

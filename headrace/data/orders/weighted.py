@@ -12,6 +12,8 @@ from headrace.errors import DataError
 
 __all__ = ["WeightedOrder"]
 
+_BLOCK = 1 << 20  # weights looked at together: there may be a billion
+
 
 @final
 class WeightedOrder:
@@ -46,7 +48,7 @@ class WeightedOrder:
         array = _checked(weights)
         self.seed = seed
         self.epoch_length = len(array) if epoch_length is None else epoch_length
-        self._weights = hashlib.blake2b(array.astype("<f8").tobytes(), digest_size=16).hexdigest()
+        self._weights = _hash(array)
         with np.errstate(over="ignore"):  # said below
             self._stops: NDArray[np.float64] = np.cumsum(array)
         if not 0 < self._stops[-1] < np.inf:
@@ -107,12 +109,21 @@ def _checked(weights: ArrayLike) -> NDArray[np.float64]:
             got=f"shape {array.shape}",
             expected="a 1-D array, one number a record",
         )
-    wrong = np.flatnonzero(~((array >= 0) & (array < np.inf)))
-    if len(wrong):
-        raise DataError(
-            "a weight is wrong",
-            got=array[wrong[0]],
-            expected="a finite number, at least 0",
-            where=f"record {wrong[0]}",
-        )
+    for start in range(0, len(array), _BLOCK):
+        block = array[start : start + _BLOCK]
+        wrong = np.flatnonzero(~((block >= 0) & (block < np.inf)))
+        if len(wrong):
+            raise DataError(
+                "a weight is wrong",
+                got=block[wrong[0]],
+                expected="a finite number, at least 0",
+                where=f"record {start + wrong[0]}",
+            )
     return array
+
+
+def _hash(array: NDArray[np.float64]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for start in range(0, len(array), _BLOCK):
+        digest.update(array[start : start + _BLOCK].astype("<f8").tobytes())
+    return digest.hexdigest()
