@@ -20,7 +20,9 @@ _LONGEST_ITEM = (1 << 31) - 1  # bytes of one item of an array, for numpy
 
 
 def dense(pieces: "Pieces", dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The records as rows of one array, in memory of its own, writable, in native byte order.
+    """The records as rows of one array that is theirs alone, writable, in native byte order.
+
+    Where the bytes came in order and side by side, the array is the memory that they came into.
 
     Args:
         pieces: where the bytes of R records are.
@@ -38,7 +40,9 @@ def dense(pieces: "Pieces", dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDA
     if num_records == 0 or record_bytes == 0:
         return np.empty((num_records, *shape), dtype.newbyteorder("="))
     length = int(pieces.lengths[0])
-    if length <= _LONGEST_ITEM and (pieces.lengths == length).all():
+    if _is_whole(pieces, num_records * record_bytes):
+        joined = pieces.buffer
+    elif length <= _LONGEST_ITEM and (pieces.lengths == length).all():
         joined = _equal_pieces(pieces, length)
     else:
         joined = _any_pieces(pieces, num_records * record_bytes)
@@ -58,6 +62,13 @@ def _check_sizes(pieces: "Pieces", record_bytes: int) -> None:
             got=f"{sizes[wrong[0]]} bytes",
             expected=record_bytes,
         )
+
+
+def _is_whole(pieces: "Pieces", num_bytes: int) -> bool:
+    """Whether the pieces are the buffer, one after another."""
+    if len(pieces.buffer) != num_bytes or pieces.positions[0]:
+        return False
+    return bool((pieces.positions[1:] == pieces.positions[:-1] + pieces.lengths[:-1]).all())
 
 
 def _equal_pieces(pieces: "Pieces", length: int) -> NDArray[np.uint8]:

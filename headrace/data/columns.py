@@ -69,8 +69,6 @@ class Columns:
     def _lookup(
         self, indices: NDArray[np.int64], part: NDArray[np.intp], local: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if len(self._columns) == 1:
-            return _lookup(self._columns[0], local)
         if len(self) <= _MOST_IN_MEMORY:
             if self._joined is None:
                 every = [_lookup(one, np.arange(one.num_records)) for one in self._columns]
@@ -79,6 +77,8 @@ class Columns:
                     np.concatenate([lengths for _, lengths in every]),
                 )
             return self._joined[0][indices], self._joined[1][indices]
+        if len(self._columns) == 1:
+            return _lookup(self._columns[0], local)
         offsets, lengths = np.empty((2, len(indices)), np.int64)
         for number in np.unique(part).tolist():
             mine = part == number

@@ -144,8 +144,13 @@ class Decoding:
         )
         if whole is not None:
             return whole
-        values = [self._value(name, arrived, row) for row in range(len(arrived.indices))]
-        return one.format.collate(name, values, one.about)
+        decode, about = one.format.decode, one.about
+        try:
+            values = [decode(name, record, about) for record in pieces.records()]
+        except ValueError:
+            # Which it was, and where.
+            values = [self._value(name, arrived, row) for row in range(len(arrived.indices))]
+        return one.format.collate(name, values, about)
 
     def _damaged(self, arrived: Arrived) -> Iterator[tuple[int, ReadError]]:
         """The rows whose bytes are there and mean nothing; of each the first field of that kind."""

@@ -1,4 +1,4 @@
-"""A batch of records as few, sorted, merged, aligned reads, and where each piece lands."""
+"""A batch of records as few, merged, aligned reads, and where each piece lands."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError
 
-__all__ = ["MAX_READ_BYTES", "ReadPlan", "Spans", "pieces_of", "plan_reads"]
+__all__ = ["MAX_READ_BYTES", "ReadPlan", "Spans", "pieces_of", "plan_in_order", "plan_reads"]
 
 MAX_READ_BYTES = 0x7FFFF000
 """The most bytes that one read system call returns on Linux."""
@@ -52,8 +52,8 @@ class Spans:
 class ReadPlan:
     """E reads that bring all pieces of some spans into one buffer.
 
-    The reads are sorted by file and offset, disjoint, and aligned at both ends, so the last one of
-    a file may ask for more than the file has; ``needed`` says how much of each must arrive.
+    The reads are sorted by file, and aligned at both ends, so the last one of a file may ask for
+    more than the file has; ``needed`` says how much of each must arrive.
 
     Args:
         spans: what was asked for.
@@ -61,7 +61,7 @@ class ReadPlan:
         offsets: int64[E], multiples of the alignment.
         lengths: int64[E], multiples of the alignment, at most MAX_READ_BYTES.
         needed: int64[E], bytes from the read's start up to the end of its last piece.
-        destinations: int64[E], where in the buffer each read goes: one after another, no holes.
+        destinations: int64[E], where in the buffer each read goes: side by side, no holes.
         positions: int64[P], where in the buffer each piece is then found.
         buffer_bytes: size of the buffer.
     """
@@ -152,6 +152,44 @@ def plan_reads(
     longest = max_read_bytes - max_read_bytes % alignment
     if int(read_lengths.max()) > longest:
         reads = _cut(*reads, longest)
+    return ReadPlan(spans, *reads, positions, buffer_bytes)
+
+
+def plan_in_order(spans: Spans, *, max_read_bytes: int = MAX_READ_BYTES) -> ReadPlan:
+    """Unaligned reads that bring the pieces into the buffer one after another, in their own order.
+
+    So records of one piece and one size are an array as they come. Pieces share a read if they
+    follow one another in the file as well; what is wanted twice is read twice.
+
+    Args:
+        spans: the pieces.
+        max_read_bytes: reads longer than this are cut into several.
+
+    Raises:
+        DataError: as of plan_reads.
+    """
+    _check(spans, 1, max_read_bytes)
+    files, offsets, lengths = spans.files, spans.offsets, spans.lengths
+    destinations = positions = np.cumsum(lengths) - lengths
+    if not lengths.all():
+        solid = lengths > 0
+        files, offsets, lengths = files[solid], offsets[solid], lengths[solid]
+        destinations = positions[solid]
+    if len(offsets) == 0:
+        return _nothing(spans)
+    buffer_bytes = int(destinations[-1] + lengths[-1])
+    goes_on = (offsets[1:] == offsets[:-1] + lengths[:-1]) & (files[1:] == files[:-1])
+    if goes_on.any():
+        firsts = np.flatnonzero(np.concatenate([[True], ~goes_on]))
+        lengths = np.add.reduceat(lengths, firsts)
+        files, offsets, destinations = files[firsts], offsets[firsts], destinations[firsts]
+    if (files[1:] < files[:-1]).any():
+        order = np.argsort(files, kind="stable")
+        files, offsets, lengths = files[order], offsets[order], lengths[order]
+        destinations = destinations[order]
+    reads = files, offsets, lengths, lengths, destinations
+    if int(lengths.max()) > max_read_bytes:
+        reads = _cut(*reads, max_read_bytes)
     return ReadPlan(spans, *reads, positions, buffer_bytes)
 
 

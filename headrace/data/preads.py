@@ -1,6 +1,5 @@
 """Reads by threads, the compiled part: none of it holds the interpreter's lock or can be halved."""
 
-import sys
 from typing import Any, NamedTuple
 
 import numba
@@ -9,6 +8,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from headrace.data.libc import int32, int64, read, read_at, write
 from headrace.data.request import REQUEST, Requests
 
 __all__ = ["STOP", "Pool", "ask", "collect", "make_pool", "num_free", "push", "serve"]
@@ -19,24 +19,6 @@ STOP = -1
 _NUM_FREE, _NUM_COLLECTED, _NUM_ENDED, _NUM_WANTED = range(4)  # places in Pool.counts
 _PENDING = -(1 << 62)  # in Pool.results: the read has not ended, or there is none
 _PIPE_ROWS = 512  # as many bytes as a pipe takes whole or not at all
-
-_types: Any = numba.types
-int32, int64, _pointer = _types.int32, _types.int64, _types.intp
-
-
-def _function(name: str, answer: Any, *arguments: Any) -> Any:
-    """A function of the C library, found by name when it is compiled in or loaded from a cache."""
-    return _types.ExternalFunction(name, answer(*arguments))
-
-
-# Flags are Linux's alone; elsewhere there are none, and pread stands in.
-_IS_LINUX = sys.platform == "linux"
-_ERRNO = "__errno_location" if _IS_LINUX else "__error"
-_read = _function("read", int64, int32, _pointer, int64)
-_write = _function("write", int64, int32, _pointer, int64)
-_pread = _function("pread", int64, int32, _pointer, int64, int64)
-_preadv2 = _function("preadv2", int64, int32, _pointer, int32, int64, int32)
-_errno_address = _function(_ERRNO, _types.CPointer(int32))
 
 _compiled = numba.njit(nogil=True, cache=True)
 
@@ -91,7 +73,7 @@ def push(pool: Pool, requests: Requests, work: int) -> None:
         for i in range(len(part)):
             rows[i] = pool.free[first + i]
             pool.table[rows[i]] = part[i]
-        while _write(int32(work), rows.ctypes.data, 8 * len(part)) < 0:
+        while write(int32(work), rows.ctypes.data, 8 * len(part)) < 0:
             pass  # a signal
 
 
@@ -130,20 +112,14 @@ def serve(pool: Pool, work: int, wake: int) -> None:
     """
     here, piece = np.zeros(1, np.int64), np.zeros(2, np.int64)
     while True:
-        if _read(int32(work), here.ctypes.data, 8) != 8:
+        if read(int32(work), here.ctypes.data, 8) != 8:
             continue  # a signal
         row = here[0]
         if row == STOP:
             return
-        read = pool.table[row]
-        piece[0], piece[1] = read.address, read.length
-        if _IS_LINUX and read.flags:
-            flags = int32(read.flags)
-            result = _preadv2(read.descriptor, piece.ctypes.data, int32(1), read.offset, flags)
-        else:
-            result = _pread(read.descriptor, piece[0], piece[1], read.offset)
-        if result < 0:
-            result = -int64(_errno_address()[0])
+        request = pool.table[row]
+        piece[0], piece[1] = request.address, request.length
+        result = read_at(request.descriptor, piece, request.offset, request.flags)
         pool.results[row] = result
         if _add(pool.counts, _NUM_ENDED, 1) == pool.counts[_NUM_WANTED]:
-            _write(int32(wake), here.ctypes.data, 1)
+            write(int32(wake), here.ctypes.data, 1)

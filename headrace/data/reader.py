@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -22,7 +22,7 @@ from headrace.data.files import (
     OpenFiles,
     choose_direct,
 )
-from headrace.data.plan import Spans, pieces_of, plan_reads
+from headrace.data.plan import Spans, pieces_of, plan_in_order, plan_reads
 from headrace.data.read import TICKET_BITS, Read
 from headrace.errors import DataError, RunError
 
@@ -60,6 +60,16 @@ class Pieces:
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         return Pieces(self.buffer, self.positions, self.lengths, starts)
 
+    def records(self) -> Iterator[NDArray[np.uint8]]:
+        """All bytes of each record, one after another."""
+        if len(self.positions) != len(self.starts) - 1:
+            yield from map(self.record, range(len(self.starts) - 1))
+            return
+        for start, stop in zip(
+            self.positions.tolist(), (self.positions + self.lengths).tolist(), strict=True
+        ):
+            yield self.buffer[start:stop]
+
     def record(self, number: int) -> NDArray[np.uint8]:
         """All bytes of one record: a view if it is one piece, else a copy."""
         pieces = range(int(self.starts[number]), int(self.starts[number + 1]))
@@ -81,7 +91,8 @@ class Reader:
 
     Args:
         paths: the files that spans refer to by number; they are opened when first needed.
-        engine: "uring", "threads", or "auto": io_uring unless it is refused.
+        engine: "uring" or "threads"; or "auto": what the page cache has is copied at once, and the
+            rest read by io_uring, unless that is refused.
         direct: past the page cache (True), through it (False), or by size (None): direct when the
             files together exceed half of the available memory. Where a file system refuses direct
             reads, RWF_DONTCACHE and then buffered reads take their place, and ``refusals`` says so.
@@ -124,6 +135,8 @@ class Reader:
         self._unsent: deque[Read] = deque()
         self._num_started = 0
         self._closed = False
+        # Direct reads want nothing of the page cache.
+        self._tries_cached = engine == "auto" and sys.platform == "linux" and not want_direct
         self.bytes_requested = 0
         self.num_reads = 0
 
@@ -155,15 +168,20 @@ class Reader:
         """
         self._check_owner()
         self._check_files(spans)
-        plan = plan_reads(spans, alignment=self.alignment)
+        if self.alignment == 1 and len(spans.offsets) == spans.num_records:
+            plan = plan_in_order(spans)
+        else:
+            plan = plan_reads(spans, alignment=self.alignment)
         lease = self._pool.lease(plan.buffer_bytes) if plan.buffer_bytes else None
-        if lease is not None:
-            lease.start_writing()
         read = Read(self._num_started, plan, lease, indices)
         self._num_started += 1
         self.bytes_requested += plan.buffer_bytes
         self.num_reads += len(plan.offsets)
+        if read.num_left and self._tries_cached:
+            self._copy_cached(read)
         if read.num_left:
+            assert lease is not None
+            lease.start_writing()
             self._reads[read.number] = read
             self._unsent.append(read)
             self._fill()
@@ -244,6 +262,34 @@ class Reader:
                 got=f"file numbers {spans.files.min()} to {spans.files.max()}",
                 expected=f"0 to {num_files - 1}",
             )
+
+    def _copy_cached(self, read: Read) -> None:
+        """Copies what the page cache has; the rest, and what cannot be opened, is left unsent."""
+        from headrace.data.cached import copy_cached  # which loads numba
+
+        files = read.plan.files
+        several = len(self._files.paths) > 1
+        taken = self._files.acquire(files)
+        files = files[:taken]
+        descriptors = self._files.descriptors[files if several else 0]
+        if not taken or (descriptors < 0).any():
+            if several:
+                self._files.release(files)
+            return
+        read.descriptors[:taken] = descriptors
+        results = copy_cached(read.requests[:taken])
+        if several:
+            self._files.release(files)
+        self._tries_cached = not (results == -errno.EOPNOTSUPP).any()
+        enough = results >= read.needed[:taken]
+        read.next_request = taken
+        read.num_left -= int(np.count_nonzero(enough))
+        if enough.all():
+            return
+        read.again = np.flatnonzero(~enough).tolist()
+        for request in read.again:
+            if results[request] > 0:
+                read.advance(request, int(results[request]))
 
     def _fill(self) -> None:
         """Pushes waiting requests, oldest batch first, as many as engine and files allow."""

@@ -44,8 +44,8 @@ NO_TORCH = (
     " pipeline.strategy pipeline.clock data.formats data.index data.order data.plan data.records"
     " data.orders data.permutation data.selection data.mixture"
     " data.columns data.opening"
-    " data.reader data.uring data.threads data.preads data.engine data.read data.request data.files"
-    " data.buffers data.memory data.checksums"
+    " data.reader data.uring data.threads data.preads data.cached data.libc data.engine"
+    " data.read data.request data.files data.buffers data.memory data.checksums"
 ).split()
 ONLY_IN = {
     "torch.distributed": "pipeline.mesh pipeline.transport runs.launch".split(),
@@ -53,7 +53,7 @@ ONLY_IN = {
     "rich": ["cli"],
     "matplotlib": ["plots"],
     "numba": (
-        "data.preads data.checksums data.formats.frames data.formats.headers"
+        "data.preads data.cached data.libc data.checksums data.formats.frames data.formats.headers"
         " data.formats.finding data.formats.rows data.formats.decimals"
         " data.formats.svmlight_scan data.formats.svmlight_parse linear"
     ).split(),

@@ -162,7 +162,7 @@ def scripted(
         return Scripted(depth, answer)
 
     monkeypatch.setattr("headrace.data.reader.make_engine", make)
-    return Reader([path], direct=direct, queue_depth=queue_depth)
+    return Reader([path], engine="uring", direct=direct, queue_depth=queue_depth)
 
 
 @pytest.mark.parametrize("most_bytes", [1, 7, 4096])
@@ -297,7 +297,7 @@ def test_reads_lost_by_an_interruption(path: Path, monkeypatch: pytest.MonkeyPat
         return engines[0]
 
     monkeypatch.setattr("headrace.data.reader.make_engine", make)
-    with Reader([path], direct=False, queue_depth=1) as reader:
+    with Reader([path], engine="uring", direct=False, queue_depth=1) as reader:
         read = reader.start(one_piece_each(0, [0, 500], 100))
         engines[0].is_interrupted = True
         with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.data.plan import MAX_READ_BYTES, ReadPlan, Spans, plan_reads
+from headrace.data.plan import MAX_READ_BYTES, ReadPlan, Spans, plan_in_order, plan_reads
 from headrace.errors import DataError
 
 FILE_BYTES = (300, 0, 5000)
@@ -90,6 +90,36 @@ def test_every_piece_is_found_and_reads_are_few(
     blocks = blocks_of(spans, alignment)
     assert len(plan.offsets) == num_runs(blocks)
     assert plan.buffer_bytes == len(blocks) * alignment
+
+
+@given(some_records, st.integers(1, 900))
+@example([], 900)
+@example([[(0, 10, 20)], [(0, 30, 5)], [(0, 35, 0)], [(0, 35, 5)], [(2, 40, 5)], [(0, 40, 5)]], 900)
+def test_in_order_the_buffer_is_the_records_joined(
+    records: list[list[tuple[int, int, int]]], limit: int
+) -> None:
+    """Reads are sorted by file, as few as the pieces' own order allows, and none too long."""
+    spans, files = spans_of(records), contents()
+
+    plan = plan_in_order(spans, max_read_bytes=limit)
+
+    pieces = [piece for record in records for piece in record if piece[2]]
+    assert bytes(execute(plan, files)) == b"".join(
+        files[file][offset : offset + length] for file, offset, length in pieces
+    )
+    ends = np.cumsum(spans.lengths)
+    solid = spans.lengths > 0
+    assert plan.positions[solid].tolist() == (ends - spans.lengths)[solid].tolist()
+    assert plan.files.tolist() == sorted(plan.files.tolist())
+    assert plan.needed.tolist() == plan.lengths.tolist()
+    assert all(0 < length <= limit for length in plan.lengths.tolist())
+    runs: list[list[int]] = []
+    for file, offset, length in pieces:
+        if runs and runs[-1][:2] == [file, offset]:
+            runs[-1] = [file, offset + length, runs[-1][2] + length]
+        else:
+            runs.append([file, offset + length, length])
+    assert len(plan.offsets) == sum(-(-length // limit) for _, _, length in runs)
 
 
 @given(some_records, st.sampled_from([1, 16, 512]), st.integers(0, 900))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.data.formats.column import Column, Files, Values
 from headrace.data.formats.extensions import value_of
-from headrace.data.formats.format import Format
+from headrace.data.formats.format import Format, bytes_of
 from headrace.errors import DataError
 from headrace.progress import Progress
 
@@ -85,6 +85,17 @@ class Folder(Format):
             RunError: Pillow is missing.
         """
         return value_of("jpg", record.tobytes()) if self.decoded else record.tobytes()
+
+    def decode_batch(
+        self,
+        field: str,
+        memory: NDArray[np.uint8],
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        about: Mapping[str, Any],
+    ) -> list[bytes] | None:
+        """The bytes, where they are not decoded."""
+        return None if self.decoded else bytes_of(memory, begins, lengths)
 
     def _files(self, path: Path, found: list[_Found]) -> Files:
         if not found:

@@ -20,6 +20,7 @@ __all__ = [
     "Format",
     "GroupFile",
     "Table",
+    "bytes_of",
     "describe",
     "identity_of",
 ]
@@ -147,14 +148,25 @@ class Format(Protocol):
             about: as of decode.
 
         Returns:
-            The batch; None, as by default, leaves it to decode and collate. So must be done where a
-            record is damaged, since decode finds out which.
+            The batch; None leaves it to decode and collate. So must be done where a record is
+            damaged, since decode finds out which. By default the bytes, unless there is a decode.
         """
+        if type(self).decode is Format.decode and type(self).collate is Format.collate:
+            return bytes_of(memory, begins, lengths)
         return None
 
     def open_groups(self, path: Path) -> GroupFile:
         """A file of which ``scan`` found Groups, to decode them."""
         raise DataError("the format has no groups", got=self.name, where=path)
+
+
+def bytes_of(
+    memory: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> list[bytes]:
+    """The bytes of each record, copied; see Format.decode_batch for the arguments."""
+    whole = memory.data
+    starts, stops = begins.tolist(), (begins + lengths).tolist()
+    return [whole[start:stop].tobytes() for start, stop in zip(starts, stops, strict=True)]
 
 
 def identity_of(format: Format) -> str:

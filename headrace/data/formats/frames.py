@@ -16,6 +16,7 @@ __all__ = [
     "LENGTH",
     "SIZE",
     "TAIL_BYTES",
+    "all_fine",
     "fault_of",
     "masked",
     "walk",
@@ -94,3 +95,14 @@ def fault_of(frame: NDArray[np.uint8]) -> int:
     if _number(frame, end, 4) != masked(crc32c(frame[HEAD_BYTES:end])):
         return DATA
     return FINE
+
+
+@_compiled
+def all_fine(
+    memory: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> bool:
+    """Whether frames, of 16 bytes or more each, have nothing wrong with them."""
+    for row in range(len(begins)):
+        if fault_of(memory[begins[row] : begins[row] + lengths[row]]) != FINE:
+            return False
+    return True

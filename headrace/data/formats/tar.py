@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.data.formats.archive import Archive, Member
 from headrace.data.formats.extensions import value_of
-from headrace.data.formats.format import Format, Table
+from headrace.data.formats.format import Format, Table, bytes_of
 from headrace.data.formats.walking import walk_file
 from headrace.errors import DataError
 from headrace.progress import Progress
@@ -73,6 +73,17 @@ class Tar(Format):
             RunError: Pillow is missing.
         """
         return value_of(field, record.tobytes()) if self.decoded else record.tobytes()
+
+    def decode_batch(
+        self,
+        field: str,
+        memory: NDArray[np.uint8],
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        about: Mapping[str, Any],
+    ) -> list[bytes] | None:
+        """The bytes, where they are not decoded."""
+        return None if self.decoded else bytes_of(memory, begins, lengths)
 
 
 @final
