@@ -14,15 +14,16 @@ import torch
 __all__ = ["busy_s", "finish", "options_of", "show_targets"]
 
 
-def options_of(description: str | None, quick: str) -> ArgumentParser:
+def options_of(description: str | None, quick: str, *, limit: str = "50 s") -> ArgumentParser:
     """The options of every benchmark.
 
     Args:
         description: of the benchmark.
         quick: what its quick mode leaves out.
+        limit: how long that takes at most.
     """
     parser = ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help=f"under 50 s: {quick}")
+    parser.add_argument("--quick", action="store_true", help=f"under {limit}: {quick}")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
     parser.add_argument("--rounds", type=int, help="rounds of all contestants")
     parser.add_argument("--out", type=Path, help="the results file")
@@ -44,7 +45,8 @@ def show_targets(targets: Mapping[str, Mapping[str, Any]]) -> None:
     width = max(map(len, targets), default=0) + 2
     for name, target in targets.items():
         mark = "met" if target["met"] else "MISSED"
-        print(f"{name:{width}}{target['value']:8.3f}  goal {target['goal']:.2f}  {mark}")
+        value = "never" if target["value"] is None else f"{target['value']:.3f}"
+        print(f"{name:{width}}{value:>8}  goal {target['goal']:.2f}  {mark}")
 
 
 def finish(
