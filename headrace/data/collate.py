@@ -36,13 +36,16 @@ def dense(pieces: "Pieces", dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDA
         DataError: the pieces of a record are not as many bytes as its shape takes.
     """
     num_records, record_bytes = len(pieces.starts) - 1, dtype.itemsize * math.prod(shape)
-    _check_sizes(pieces, record_bytes)
+    num_pieces = len(pieces.lengths)
+    length = int(pieces.lengths[0]) if num_pieces else 0
+    are_equal = bool((pieces.lengths == length).all())
+    if not are_equal or num_pieces != num_records or length != record_bytes:
+        _check_sizes(pieces, record_bytes)
     if num_records == 0 or record_bytes == 0:
         return np.empty((num_records, *shape), dtype.newbyteorder("="))
-    length = int(pieces.lengths[0])
     if _is_whole(pieces, num_records * record_bytes):
         joined = pieces.buffer
-    elif length <= _LONGEST_ITEM and (pieces.lengths == length).all():
+    elif are_equal and length <= _LONGEST_ITEM:
         joined = _equal_pieces(pieces, length)
     else:
         joined = _any_pieces(pieces, num_records * record_bytes)

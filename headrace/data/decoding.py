@@ -114,7 +114,7 @@ class Decoding:
         if batch is None:
             damage = {**damage, **dict(self._damaged(arrived))}
         num_rows = len(arrived.indices)
-        rows = np.array([row for row in range(num_rows) if row not in damage], np.int64)
+        rows = np.delete(np.arange(num_rows), list(damage)) if damage else np.arange(num_rows)
         if batch is None:
             batch = self._values(arrived.taken(rows))
         filtered = 0
