@@ -1,15 +1,59 @@
-"""Page-aligned memory that reads land in, reused once no array looks into it any more."""
+"""Page-aligned memory that reads land in: lent and used again, or given away with the batch."""
 
 import ctypes
 import mmap
 import os
 from collections import deque
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BufferPool", "Lease"]
+__all__ = ["BufferPool", "Given", "Lease", "Memory"]
+
+
+class Memory(Protocol):
+    """Where the reads of one batch land."""
+
+    def array(self) -> NDArray[np.uint8]:
+        """uint8[num_bytes], starting on a page."""
+
+    def start_writing(self) -> None:
+        """Before the kernel may write behind this process's back."""
+
+    def end_writing(self) -> None:
+        """When all reads have ended."""
+
+    def abandon(self) -> None:
+        """Leaks the memory: the kernel may still write it, and nobody can wait for that."""
+
+
+@final
+class Given:
+    """Memory that goes to whoever gets the batch, and is freed by numpy as any array's.
+
+    No code of ours runs when such an array dies, wherever the user lets it die. For reads through
+    the page cache only: these write as the process itself would, so that a fork does no harm.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        whole: NDArray[np.uint8] = np.empty(num_bytes + mmap.PAGESIZE, np.uint8)
+        start = -whole.ctypes.data % mmap.PAGESIZE
+        self._array = whole[start : start + num_bytes]
+
+    def array(self) -> NDArray[np.uint8]:
+        """See Memory."""
+        return self._array
+
+    def start_writing(self) -> None:
+        """See Memory; a fork need not know."""
+
+    def end_writing(self) -> None:
+        """See Memory."""
+
+    def abandon(self) -> None:
+        """See Memory."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._array))
 
 
 @final

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.buffers import Lease
+from headrace.data.buffers import Memory
 from headrace.data.plan import ReadPlan
 from headrace.data.request import OPERATION_READ, REQUEST, Requests
 from headrace.errors import ReadError
@@ -28,14 +28,14 @@ class Read:
         self,
         number: int,
         plan: ReadPlan,
-        lease: Lease | None,
+        memory: Memory | None,
         indices: NDArray[np.int64] | None,
     ) -> None:
         self.number = number
         self.plan = plan
-        self.lease = lease
+        self.memory = memory
         self.indices = indices
-        self.buffer = np.empty(0, np.uint8) if lease is None else lease.array()
+        self.buffer = np.empty(0, np.uint8) if memory is None else memory.array()
         self.num_left = len(plan.offsets)
         self.next_request = 0
         self.again: list[int] = []

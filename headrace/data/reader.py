@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.buffers import BufferPool
+from headrace.data.buffers import BufferPool, Given, Memory
 from headrace.data.engine import Engine, EngineName, make_engine
 from headrace.data.files import (
     BUFFERED,
@@ -168,20 +168,24 @@ class Reader:
         """
         self._check_owner()
         self._check_files(spans)
+        memory: Memory | None = None
         if self.alignment == 1 and len(spans.offsets) == spans.num_records:
             plan = plan_in_order(spans)
+            if plan.buffer_bytes:
+                memory = Given(plan.buffer_bytes)
         else:
             plan = plan_reads(spans, alignment=self.alignment)
-        lease = self._pool.lease(plan.buffer_bytes) if plan.buffer_bytes else None
-        read = Read(self._num_started, plan, lease, indices)
+            if plan.buffer_bytes:
+                memory = self._pool.lease(plan.buffer_bytes)
+        read = Read(self._num_started, plan, memory, indices)
         self._num_started += 1
         self.bytes_requested += plan.buffer_bytes
         self.num_reads += len(plan.offsets)
         if read.num_left and self._tries_cached:
             self._copy_cached(read)
         if read.num_left:
-            assert lease is not None
-            lease.start_writing()
+            assert memory is not None
+            memory.start_writing()
             self._reads[read.number] = read
             self._unsent.append(read)
             self._fill()
@@ -209,8 +213,8 @@ class Reader:
             # that stands before others come along with theirs.
             wanted = min(self._batch, num_in_flight, max(read.num_left, self._batch // 2))
             self._settle(*self._engine.collect(wanted))
-        if read.lease is not None:
-            read.lease.end_writing()
+        if read.memory is not None:
+            read.memory.end_writing()
         if read.failures:
             raise read.error(self._files.paths)
         spans = read.plan.spans
@@ -224,8 +228,8 @@ class Reader:
         self._unsent.clear()
         if not self._engine.close():
             for read in self._reads.values():
-                if read.lease is not None:
-                    read.lease.abandon()
+                if read.memory is not None:
+                    read.memory.abandon()
         self._reads.clear()
         self._files.close()
         self._pool.close()

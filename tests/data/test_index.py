@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -317,6 +316,8 @@ def test_interrupted_and_continued(tmp_path):
     class Slow(Lines):
         def scan(self, path, progress):
             asked.append(path.name)
+            if len(asked) == 4 and is_slow:
+                os.kill(os.getpid(), signal.SIGINT)
             for _ in range(1000 if len(asked) > 3 and is_slow else 0):
                 time.sleep(0.01)
                 progress.update({"bytes": 0})
@@ -325,7 +326,6 @@ def test_interrupted_and_continued(tmp_path):
     for number in range(8):
         (tmp_path / f"{number}.txt").write_text("line\n")
     is_slow = True
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         headrace.open(str(tmp_path / "*.txt"), Slow())

@@ -16,6 +16,7 @@ import pytest
 from headrace.data.reader import EngineName, Reader
 from headrace.errors import RunError
 from tests.data.reading import (
+    need_direct,
     need_uring,
     older_kernel,
     one_piece_each,
@@ -181,7 +182,8 @@ def test_a_child_does_not_unmap_what_it_never_had(
 
     Reads that have ended count too, as long as nobody has finished their batch.
     """
-    reader = Reader([path], engine=engine, queue_depth=1)
+    need_direct(path.parent)  # buffered reads land in memory that children may well have
+    reader = Reader([path], engine=engine, direct=True, queue_depth=1)
     reads = [reader.start(one_piece_each(0, np.arange(0, 900_000, 9000), 40)) for _ in range(3)]
     if has_ended:
         reader.finish(reads.pop())

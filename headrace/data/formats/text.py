@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.data.formats.sequential import open_sequential
 from headrace.errors import DataError
 from headrace.progress import Progress
 
@@ -56,7 +57,7 @@ def scan_text(
     begin = start = text_begin(path)
     memory: NDArray[np.uint8] = np.zeros(piece_bytes + 2 * BEFORE_BYTES, np.uint8)
     piece = memory[BEFORE_BYTES : BEFORE_BYTES + piece_bytes]
-    with path.open("rb", buffering=0) as file:
+    with open_sequential(path) as file:
         end = os.fstat(file.fileno()).st_size
         file.seek(start)
         while size := file.readinto(piece[: end - start].data):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.data.formats.sequential import open_sequential
 from headrace.progress import Progress
 
 __all__ = ["Step", "walk_file"]
@@ -30,7 +31,7 @@ def walk_file(path: Path, step: Step, progress: Progress, piece_bytes: int = _PI
         progress: hears of the bytes behind.
         piece_bytes: of a piece where headers are near.
     """
-    with path.open("rb", buffering=0) as file:
+    with open_sequential(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         buffer: NDArray[np.uint8] = np.empty(min(piece_bytes, size_bytes), np.uint8)
         position, length = 0, piece_bytes
