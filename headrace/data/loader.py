@@ -361,6 +361,7 @@ class _Iteration:
                 decoded = prefetch.take(loader._number_in_reading)
             except Exception:
                 self._is_over = True  # another iteration tries again from here
+                loader._end_reading()
                 raise
             if decoded is not None:
                 return loader._counted(decoded)

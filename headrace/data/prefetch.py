@@ -100,12 +100,16 @@ class Prefetch:
             HeadraceError: the batch could not be read or decoded.
         """
         self._work.wanted.put(number)
-        ready = self._work.ready.get()
-        if isinstance(ready, BaseException):
-            self._work.ready.put(ready)  # whoever asks again hears the same
-            raise ready
-        arrived, decoded = ready
-        return decoded.result() if arrived == number else None
+        while True:
+            ready = self._work.ready.get()
+            if isinstance(ready, BaseException):
+                raise ready
+            arrived, decoded = ready
+            if decoded is not None:
+                return decoded.result() if arrived == number else None
+            if arrived == number:
+                return None
+            # Else it answers an earlier call, whose batch has come after all.
 
     def close(self) -> None:
         """Ends the thread once the reads that are under way have ended."""
@@ -135,12 +139,16 @@ class _Work:
         self._reading = reading
         # The queues' calls are done or not done, whatever interrupts: locks of Python's are not.
         self.wanted: SimpleQueue[int] = SimpleQueue()
-        self.ready: SimpleQueue[tuple[int, Future[Decoded]] | BaseException] = SimpleQueue()
+        # None instead of a batch: it was delivered, and is asked for again.
+        self.ready: SimpleQueue[tuple[int, Future[Decoded] | None] | BaseException] = SimpleQueue()
         self.stopped = False
         self.bytes_read = 0
+        self._num_finished = 0
+        self._asked = -1
+        self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Until the batches end, one cannot be read, or the taker has gone."""
+        """Until the taker has gone."""
         reading = self._reading
         try:
             with BatchReader(
@@ -151,19 +159,36 @@ class _Work:
                 skips=reading.decoding.skips,
             ) as reader:
                 self._read(reader)
-            self.ready.put((-1, Future()))
         except BaseException as error:
+            self._failure = error
             self.ready.put(error)
+        while not self.stopped:
+            self._hear()
+
+    def _hear(self) -> int:
+        """The number of the next batch that is asked for.
+
+        An interrupt between the arrival of an answer and its use makes the taker ask again. It then
+        finds that answer in the queue, or is told that it has gone: it never waits in vain.
+        """
+        number = self.wanted.get()
+        if number == self._asked and not self.stopped:
+            if number < self._num_finished:
+                self.ready.put((number, None))
+            elif self._failure is not None:
+                self.ready.put(self._failure)
+        self._asked = number
+        return number
 
     def _read(self, reader: BatchReader) -> None:
         """Starts as many batches as there is room for, then finishes the oldest; and so on."""
         reading = self._reading
         under_way: deque[tuple[Started, Wanted]] = deque()
-        num_started, num_finished, allowed = 0, 0, reading.batches_ahead
+        num_started, allowed = 0, reading.batches_ahead
         more = True
         while True:
             while not self.wanted.empty() or (not under_way and more and num_started >= allowed):
-                allowed = max(allowed, self.wanted.get() + 1 + reading.batches_ahead)
+                allowed = max(allowed, self._hear() + 1 + reading.batches_ahead)
                 if self.stopped:
                     return
             while more and num_started < allowed:
@@ -178,8 +203,8 @@ class _Work:
                 return
             started, wanted = under_way.popleft()
             task = reader.arrive(started), wanted.positions, wanted.epoch
-            self.ready.put((num_finished, self._decoded(*task)))
-            num_finished += 1
+            self.ready.put((self._num_finished, self._decoded(*task)))
+            self._num_finished += 1
 
     def _decoded(
         self, arrived: Arrived, positions: NDArray[np.int64], epoch: int

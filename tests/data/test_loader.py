@@ -396,6 +396,39 @@ def test_an_interrupt_loses_no_record(records: Records, alarm: None) -> None:
     assert num_interrupts > 3
 
 
+def test_batches_that_interrupts_swallowed_are_read_again(records: Records, alarm: None) -> None:
+    """As when it falls, twice running, between the arrival of a batch and its use."""
+    expected = ys(Loader(records, 7))
+    loader = Loader(records, 7, batches_ahead=1)
+    iterator = iter(loader)
+    assert loader._prefetch is not None
+    work = loader._prefetch._work
+    work.wanted.put(0)
+    for number in (0, 1):
+        arrived = work.ready.get()
+        assert isinstance(arrived, tuple) and arrived[0] == number
+    signal.setitimer(signal.ITIMER_REAL, 30)  # rather than a wait for ever
+
+    assert ys(iterator) == expected
+
+
+def test_an_error_that_an_interrupt_swallowed_is_told_again(tmp_path: Path, alarm: None) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(1000, dtype=np.int64))
+    loader = Loader(headrace.open(path), 100, order=SequentialOrder(), direct=False)
+    path.write_bytes(path.read_bytes()[:200])
+    iterator = iter(loader)
+    assert loader._prefetch is not None
+    work = loader._prefetch._work
+    work.wanted.put(0)
+    assert isinstance(work.ready.get(), ReadError)
+    signal.setitimer(signal.ITIMER_REAL, 30)
+
+    with pytest.raises(ReadError, match="record 9 could not be read"):
+        next(iterator)
+    assert not own_threads()
+
+
 @pytest.mark.parametrize("engine", ["uring", "threads"])
 def test_a_forked_child_reads_on_and_so_does_its_parent(records: Records, engine: Any) -> None:
     loader = Loader(records, 50, engine=engine)
