@@ -1,13 +1,15 @@
 """Batches as they arrive, cut into micro-batches."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from headrace.errors import DataError
+from headrace.pipeline.masks import Expected, both, checked_mask, rows_of
 from headrace.shares import even_sizes
 
 __all__ = ["Arriving", "Batch"]
@@ -22,28 +24,36 @@ class Batch:
         inputs: a tensor, or a tuple of tensors, with the records along dimension 0. Only the
             process of the first stage needs it.
         targets: likewise for the process of the last stage.
+        inputs_valid: bool[num_records], tensor or array: which records have inputs to be trained
+            on; None is all. The others' rows may hold anything: no layer sees them.
+        targets_valid: likewise for the targets. A record counts where both are valid.
     """
 
     num_records: int
     inputs: Any = None
     targets: Any = None
+    inputs_valid: Any = None
+    targets_valid: Any = None
 
     @classmethod
     def of(cls, given: Any, number: int) -> "Batch":
-        """A batch from a pair (inputs, targets), or a batch as it is.
+        """A batch from (inputs, targets) or (inputs, targets, valid), or a batch; masks checked.
 
         Raises:
-            DataError: neither a batch nor a pair, or an empty one.
+            DataError: none of these, or an empty one.
         """
         if isinstance(given, Batch):
             batch = given
         elif isinstance(given, tuple | list) and len(given) == 2:
             batch = cls(_num_rows(given[0], number), *given)
+        elif isinstance(given, tuple | list) and len(given) == 3:
+            inputs, targets, valid = given
+            batch = cls(_num_rows(inputs, number), inputs, targets, valid, valid)
         else:
             raise DataError(
                 "not a batch",
                 got=type(given).__name__,
-                expected="a pair (inputs, targets) or a headrace.Batch",
+                expected="(inputs, targets), (inputs, targets, valid) or a headrace.Batch",
                 where=f"batch {number}",
             )
         if batch.num_records < 1:
@@ -56,7 +66,11 @@ class Batch:
                     expected=batch.num_records,
                     where=f"batch {number}",
                 )
-        return batch
+        return replace(
+            batch,
+            inputs_valid=checked_mask(batch.inputs_valid, batch.num_records, "inputs", number),
+            targets_valid=checked_mask(batch.targets_valid, batch.num_records, "targets", number),
+        )
 
 
 def _num_rows(value: Any, number: int) -> int:
@@ -98,6 +112,8 @@ class Arriving:
     ) -> None:
         self.total_records = 0
         """Records taken so far."""
+        self.total_left_out = 0
+        """Those of them that are not valid, where the targets are."""
         self._batches = batches
         self._num_micro_batches = num_micro_batches
         self._first_batch = first_batch
@@ -105,10 +121,10 @@ class Arriving:
         self._count = count
         self._counts: list[int] = []
         self._is_over = False
-        self._inputs: dict[int, Any] = {}
-        self._targets: dict[int, Any] = {}
-        self._weights: dict[int, float] = {}
-        self._num_records: dict[int, int] = {}  # where the targets are, of batches not yet applied
+        self._inputs: dict[int, tuple[Any, Tensor | None]] = {}
+        self._unweighed: dict[int, Batch] = {}  # whose inputs' mask has not come yet
+        self._expected: dict[int, Expected | None] = {}
+        self._num_valid: dict[int, int] = {}  # where the targets are, of batches not yet applied
 
     def __iter__(self) -> Iterator[int]:
         place = 0
@@ -120,17 +136,25 @@ class Arriving:
         """Batches taken so far."""
         return len(self._counts)
 
-    def inputs(self, micro_batch: int) -> Any:
-        """The inputs of a micro-batch, once."""
+    def inputs(self, micro_batch: int) -> tuple[Any, Tensor | None]:
+        """The valid inputs of a micro-batch, None where there are none; and its batch's mask."""
         return self._inputs.pop(micro_batch)
 
-    def targets(self, micro_batch: int) -> tuple[Any, float]:
-        """The targets of a micro-batch and its weight in the batch's loss, once."""
-        return self._targets.pop(micro_batch), self._weights.pop(micro_batch)
+    def expected(self, micro_batch: int, inputs_valid: Tensor | None) -> Expected | None:
+        """What the loss compares with, once; None where no record of the micro-batch is valid.
 
-    def num_records(self, batch: int) -> int:
-        """The records of a batch, once, where the targets are."""
-        return self._num_records.pop(batch)
+        Args:
+            micro_batch: its number.
+            inputs_valid: the batch's mask, as `inputs` gave it where the first stage is.
+        """
+        batch = micro_batch // self._num_micro_batches
+        if batch in self._unweighed:
+            self._weigh(batch, inputs_valid)
+        return self._expected.pop(micro_batch)
+
+    def num_valid(self, batch: int) -> int:
+        """The valid records of a batch, once, where the targets are."""
+        return self._num_valid.pop(batch)
 
     def _take(self) -> bool:
         """Takes the next batch and cuts it; False where there is none."""
@@ -146,24 +170,44 @@ class Arriving:
         sizes = even_sizes(batch.num_records, self._num_micro_batches)
         start = number * self._num_micro_batches
         if batch.inputs is not None:
-            self._inputs.update(enumerate(_cut(batch.inputs, sizes), start))
+            inputs = _valid_parts(batch.inputs, batch.inputs_valid, sizes)
+            self._inputs.update(enumerate(((part, batch.inputs_valid) for part in inputs), start))
         if batch.targets is not None:
-            targets = _cut(batch.targets, sizes)
-            weights = [float(self._count(t)) for t in targets] if self._count else sizes
-            total = sum(weights)
-            if not total > 0:
-                raise DataError(
-                    "the targets of a batch weigh nothing",
-                    got=total,
-                    expected="a count above 0",
-                    where=f"batch {number}",
-                )
-            self._targets.update(enumerate(targets, start))
-            self._weights.update(enumerate((weight / total for weight in weights), start))
-            self._num_records[number] = batch.num_records
+            self._unweighed[number] = batch
         self.total_records += batch.num_records
         self._counts.append(len(sizes))
         return True
+
+    def _weigh(self, number: int, inputs_valid: Tensor | None) -> None:
+        """Makes ready what the micro-batches of a batch are compared with."""
+        batch = self._unweighed.pop(number)
+        sizes = even_sizes(batch.num_records, self._num_micro_batches)
+        valid = both(inputs_valid, batch.targets_valid)
+        num_valid = batch.num_records if valid is None else int(valid.sum())
+        parts = _valid_parts(batch.targets, valid, sizes)
+        weights = [
+            0.0
+            if part is None
+            else float(self._count(part) if self._count else _num_rows(part, number))
+            for part in parts
+        ]
+        total = sum(weights)
+        if num_valid and not total > 0:
+            raise DataError(
+                "the targets of a batch weigh nothing",
+                got=total,
+                expected="a count above 0",
+                where=f"batch {number}",
+            )
+        rows = _rows_that_come(inputs_valid, batch.targets_valid, sizes)
+        self._expected.update(
+            (micro_batch, None if part is None else Expected(part, weight / total, chosen))
+            for micro_batch, part, weight, chosen in zip(
+                count(number * self._num_micro_batches), parts, weights, rows, strict=False
+            )
+        )
+        self._num_valid[number] = num_valid
+        self.total_left_out += batch.num_records - num_valid
 
 
 def _cut(value: Any, sizes: list[int]) -> list[Any]:
@@ -171,3 +215,28 @@ def _cut(value: Any, sizes: list[int]) -> list[Any]:
     if isinstance(value, tuple):
         return list(zip(*(torch.split(tensor, sizes) for tensor in value), strict=True))
     return list(torch.split(value, sizes))
+
+
+def _valid_parts(value: Any, valid: Tensor | None, sizes: list[int]) -> list[Any]:
+    """The valid rows of each micro-batch; None where it has none."""
+    parts = _cut(value, sizes)
+    if valid is None:
+        return parts
+    masks = torch.split(valid, sizes)
+    return [
+        rows_of(part, mask) if bool(mask.any()) else None
+        for part, mask in zip(parts, masks, strict=True)
+    ]
+
+
+def _rows_that_come(
+    inputs_valid: Tensor | None, targets_valid: Tensor | None, sizes: list[int]
+) -> list[Tensor | None]:
+    """Of each micro-batch's output, which has rows for valid inputs only, those with targets."""
+    if targets_valid is None:
+        return [None] * len(sizes)
+    targets = torch.split(targets_valid, sizes)
+    if inputs_valid is None:
+        return list(targets)
+    inputs = torch.split(inputs_valid, sizes)
+    return [some[mask] for some, mask in zip(targets, inputs, strict=True)]

@@ -40,15 +40,18 @@ class Summary:
 
     Args:
         num_batches: updates made.
-        num_records: records trained on.
-        loss: the mean of the batches' losses, weighted by their records; None in a process without
-            the last stage.
+        num_records: of the batches.
+        num_left_out: those of them that were not trained on, since their inputs or targets are not
+            valid; None in a process without the last stage.
+        loss: the mean of the batches' losses, weighted by their valid records; None without any,
+            or in a process without the last stage.
         seconds: wall time.
         busy: of each stage driven here, the share of the time in which it computed.
     """
 
     num_batches: int
     num_records: int
+    num_left_out: int | None
     loss: float | None
     seconds: float
     busy: Mapping[int, float]
@@ -157,16 +160,19 @@ class Pipeline:
         """Trains on the batches and drains: one epoch.
 
         Args:
-            batches: pairs (inputs, targets) of tensors, records along dimension 0, or ``Batch``es,
-                in which a process gives only what its stages need.
+            batches: pairs (inputs, targets) of tensors, records along dimension 0, triples
+                (inputs, targets, valid) with a mask bool[records], or ``Batch``es, in which a
+                process gives only what its stages need. Records that are not valid reach no layer
+                and no loss; a batch without a valid record makes no step.
             on_batch: called where the last stage is, after each update, with the number of the
-                batch over the whole run, its loss (a scalar tensor) and its records.
+                batch over the whole run, its loss (a scalar tensor, 0 for a batch without valid
+                records) and its valid records.
         """
         total = _Total(on_batch)
         started = perf_counter()
         busy = [i.stopwatch.busy_s() for i in self._interpreters]
         source = iter(batches)
-        num_batches = num_records = 0
+        num_batches = num_records = num_left_out = 0
         with self._set_threads():
             while True:
                 arriving = self._arriving(source, self._segment_batches)
@@ -175,11 +181,13 @@ class Pipeline:
                 self._run(arriving, SCHEDULES[self._family], on_batch=total)
                 num_batches += len(arriving)
                 num_records += arriving.total_records
+                num_left_out += arriving.total_left_out
                 self._next_batch += len(arriving)
         seconds = perf_counter() - started
         return Summary(
             num_batches,
             num_records,
+            num_left_out if self.is_last else None,
             total.mean() if self.is_last else None,
             seconds,
             {
@@ -198,22 +206,21 @@ class Pipeline:
             metrics: name -> (output, target) -> the sum over its records.
 
         Returns:
-            name -> mean over all records; empty in a process without the last stage.
+            name -> mean over all valid records; empty without any, or without the last stage.
         """
         sums = dict.fromkeys(metrics, 0.0)
 
-        def add(output: Crossing, target: Any) -> None:
-            value = output.tensors[0] if output.is_single else output.tensors
+        def add(output: Any, target: Any) -> None:
             for name, metric in metrics.items():
-                sums[name] += float(metric(value, target))
+                sums[name] += float(metric(output, target))
 
         with self._set_threads():
             arriving = self._arriving(iter(batches), None)
             self._run(arriving, forward_only, on_output=add)
-        num_records = arriving.total_records
-        if not self.is_last or not num_records:
+        num_valid = arriving.total_records - arriving.total_left_out
+        if not self.is_last or not num_valid:
             return {}
-        return {name: value / num_records for name, value in sums.items()}
+        return {name: value / num_valid for name, value in sums.items()}
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights and buffers of the stages driven here, by the model's own names."""
@@ -281,7 +288,7 @@ def _transports(here: Iterable[int], mesh: Mesh | None) -> list[Transport]:
 
 
 class _Total:
-    """The mean loss of the batches seen, weighted by records; passes each on."""
+    """The mean loss of the batches seen, weighted by valid records; passes each on."""
 
     def __init__(self, on_batch: OnBatch | None) -> None:
         self._on_batch = on_batch
@@ -296,4 +303,6 @@ class _Total:
             self._on_batch(number, loss, num_records)
 
     def mean(self) -> float | None:
-        return None if self._sum is None else float(self._sum) / self._num_records
+        if self._sum is None or not self._num_records:
+            return None
+        return float(self._sum) / self._num_records

@@ -10,6 +10,7 @@ from headrace.errors import HeadraceError, PeerLostError, StageError
 from headrace.pipeline.actions import Action, Kind
 from headrace.pipeline.batches import Arriving
 from headrace.pipeline.clock import steps_ahead
+from headrace.pipeline.masks import Expected
 from headrace.pipeline.schedule import Schedule, with_transfers
 from headrace.pipeline.stage import Crossing, Stage, crossing_of
 from headrace.pipeline.stopwatch import Stopwatch
@@ -20,7 +21,7 @@ from headrace.pipeline.versions import Versions, Weights
 __all__ = ["Interpreter", "OnBatch", "run_stage"]
 
 OnBatch = Callable[[int, Tensor, int], None]
-"""(number of the batch, its loss as a scalar tensor, its records)"""
+"""(number of the batch, its loss as a scalar tensor, its valid records); without any, loss 0"""
 
 
 @final
@@ -130,32 +131,32 @@ class Interpreter:
 
     def _forward(self, i: int) -> None:
         if self._is_first:
-            crossing = crossing_of(self._batches.inputs(i), self.stage.device)
+            inputs, valid = self._batches.inputs(i)
+            crossing = crossing_of(inputs, self.stage.device, valid)
         else:
             crossing = self._arrived.pop(i)
-        target, weight = self._batches.targets(i) if self._is_last else (None, 0.0)
+        expected = self._batches.expected(i, crossing.valid) if self._is_last else None
         if self._is_predicting:
-            self._predict(i, crossing, target)
+            self._predict(i, crossing, expected)
             return
         batch = self._schedule.batch_of(i)
         steps = self._next_steps(self._forward_steps, i)
         with self.stopwatch.running(), self.versions.forward(batch, steps) as weights:
             self._read[i] = weights
             if self._is_last:
-                self._weight[i] = weight
-                self._losses.append(
-                    self.stage.forward_to_loss(i, crossing, weights.tensors, target, weight)
-                )
+                self._weight[i] = expected.weight if expected else 0.0
+                loss = self.stage.forward_to_loss(i, crossing, weights.tensors, expected)
+                if loss is not None:
+                    self._losses.append(loss)
             else:
                 self._leaving[i] = self.stage.forward(i, crossing, weights.tensors)
 
-    def _predict(self, i: int, crossing: Crossing, target: Any) -> None:
+    def _predict(self, i: int, crossing: Crossing, expected: Expected | None) -> None:
         with self.stopwatch.running():
-            output = self.stage.predict(i, crossing)
-            if self._is_last and self._on_output is not None:
-                self._on_output(output, target)
-            else:
-                self._leaving[i] = output
+            if not self._is_last:
+                self._leaving[i] = self.stage.predict(i, crossing)
+            elif expected is not None and self._on_output is not None:
+                self._on_output(*self.stage.predict_last(i, crossing, expected))
 
     def _backward(self, i: int) -> None:
         given = None
@@ -175,11 +176,12 @@ class Interpreter:
         with self.stopwatch.running():
             self.versions.update(batch)
         if self._is_last:
-            num_records = self._batches.num_records(batch)
-            loss = torch.stack(self._losses).sum() if len(self._losses) > 1 else self._losses[0]
+            num_valid = self._batches.num_valid(batch)
+            parts = self._losses or [torch.zeros(())]
+            loss = torch.stack(parts).sum() if len(parts) > 1 else parts[0]
             self._losses.clear()
             if self._on_batch is not None:
-                self._on_batch(batch, loss, num_records)
+                self._on_batch(batch, loss, num_valid)
 
     def _next_steps(self, steps: Iterator[tuple[int, int]], micro_batch: int) -> int:
         number, ahead = next(steps)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headrace.errors import HeadraceError, ModelError, StageError
 from headrace.pipeline.graph import Layer
+from headrace.pipeline.masks import Expected, rows_of
 
 __all__ = ["Crossing", "Stage", "crossing_of", "layer_seed"]
 
@@ -23,12 +24,20 @@ class Crossing(NamedTuple):
         is_single: whether the layers hand on a tensor rather than a tuple.
         has_gradient: of each tensor, whether a gradient is wanted for it.
         weight: what the micro-batch weighs in its batch's loss; known on the way back.
+        valid: bool[records of the batch] on the CPU, whose inputs are valid, on the way forward;
+            None is all. The tensors have rows for valid ones only; without any there are none.
     """
 
     tensors: tuple[Tensor | None, ...]
     is_single: bool = False
     has_gradient: tuple[bool, ...] = ()
     weight: float = 0.0
+    valid: Tensor | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the micro-batch has no valid inputs: no layer runs."""
+        return self.valid is not None and not self.tensors
 
 
 @dataclass
@@ -113,6 +122,9 @@ class Stage:
         Raises:
             StageError: a layer raised; ModelError: a layer at a cut gives no tensors.
         """
+        if crossing.is_empty:
+            self._in_flight[micro_batch] = _InFlight((), (), weights)
+            return crossing
         entered, value = _enter(crossing)
         output = self._run(micro_batch, value)
         left, is_single = self._tensors(output)
@@ -121,6 +133,7 @@ class Stage:
             tuple(tensor.detach() for tensor in left),
             is_single,
             tuple(tensor.requires_grad for tensor in left),
+            valid=crossing.valid,
         )
 
     def forward_to_loss(
@@ -128,20 +141,26 @@ class Stage:
         micro_batch: int,
         crossing: Crossing,
         weights: tuple[Tensor, ...],
-        target: Any,
-        weight: float,
-    ) -> Tensor:
-        """The last stage's forward pass: the micro-batch's loss, times its weight in the batch."""
+        expected: Expected | None,
+    ) -> Tensor | None:
+        """The last stage's forward pass: the micro-batch's loss, times its weight in the batch.
+
+        None, and no layer runs, where no record is expected to count.
+        """
         assert self._loss is not None
+        if expected is None:
+            nothing = (None,) * len(crossing.tensors)
+            self._in_flight[micro_batch] = _InFlight(nothing, (), weights)
+            return None
         entered, value = _enter(crossing)
-        output = self._run(micro_batch, value)
-        target = _to(target, self.device)
+        output = rows_of(self._run(micro_batch, value), expected.rows)
+        targets = _to(expected.targets, self.device)
         with _named("the loss"):
-            loss = self._loss(output, target)
+            loss = self._loss(output, targets)
             if not isinstance(loss, Tensor) or loss.ndim:
                 shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
                 raise ModelError("the loss", got=shape, expected="a tensor of no dimension")
-        weighted = loss * weight
+        weighted = loss * expected.weight
         self._in_flight[micro_batch] = _InFlight(entered, (weighted,), weights)
         return weighted.detach()
 
@@ -176,8 +195,18 @@ class Stage:
     @torch.no_grad()
     def predict(self, micro_batch: int, crossing: Crossing) -> Crossing:
         """The layers' output alone, for evaluation: no graph, nothing kept."""
+        if crossing.is_empty:
+            return crossing
         tensors, is_single = self._tensors(self._run(micro_batch, _value(crossing)))
-        return Crossing(tensors, is_single, (False,) * len(tensors))
+        return Crossing(tensors, is_single, (False,) * len(tensors), valid=crossing.valid)
+
+    @torch.no_grad()
+    def predict_last(
+        self, micro_batch: int, crossing: Crossing, expected: Expected
+    ) -> tuple[Any, Any]:
+        """The last stage's output and the targets, of the records that count."""
+        output = rows_of(self._run(micro_batch, _value(crossing)), expected.rows)
+        return output, _to(expected.targets, self.device)
 
     def _run(self, micro_batch: int, value: Any) -> Any:
         state = self._generator.get_state()
@@ -203,11 +232,13 @@ class Stage:
         )
 
 
-def crossing_of(value: Any, device: torch.device) -> Crossing:
-    """The inputs of the first stage as if they had come over a cut."""
+def crossing_of(value: Any, device: torch.device, valid: Tensor | None = None) -> Crossing:
+    """The inputs of the first stage as if they had come over a cut; None where none is valid."""
+    if value is None:
+        return Crossing((), valid=valid)
     value = _to(value, device)
     tensors = value if isinstance(value, tuple) else (value,)
-    return Crossing(tensors, not isinstance(value, tuple), (False,) * len(tensors))
+    return Crossing(tensors, not isinstance(value, tuple), (False,) * len(tensors), valid=valid)
 
 
 def _to(value: Any, device: torch.device) -> Any:

@@ -20,7 +20,7 @@ __all__ = ["Distributed", "InProcess", "Link", "Transport", "decode", "encode", 
 
 MAX_TENSORS = 16
 MAX_DIMENSIONS = 8
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 _GOODBYE = -1
 _PATIENCE_S = 3.0
 _DTYPES = (
@@ -38,7 +38,8 @@ _DTYPES = (
     torch.bool,
 )
 _PER_TENSOR = 3 + 2 * MAX_DIMENSIONS
-_HEADER = 5 + MAX_TENSORS * _PER_TENSOR
+_FIXED = 6
+_HEADER = _FIXED + MAX_TENSORS * _PER_TENSOR
 
 
 class Transport(Protocol):
@@ -120,9 +121,10 @@ def _require_number(number: int, micro_batch: int) -> None:
 
 @final
 class Link:
-    """One direction between two neighbours: a header of fixed size, then each tensor's memory.
+    """One direction between two neighbours: a header of fixed size, a mask of valid records if
+    there is one, then each tensor's memory.
 
-    The header goes over gloo, so that shapes are known without waiting for a device; the memory
+    Header and mask go over gloo, so that shapes are known without waiting for a device; the memory
     goes over the device's own backend (gloo, or NCCL, which no GPU has run yet).
     """
 
@@ -139,6 +141,9 @@ class Link:
         header = encode(micro_batch, crossing)
         self.is_amid = True
         works = [(self._isend(header, self._headers), header)]
+        if crossing.valid is not None:
+            mask = crossing.valid.view(torch.uint8)
+            works.append((self._isend(mask, self._headers), mask))
         for tensor in crossing.tensors:
             if tensor is not None and tensor.numel():
                 stretch = span(tensor).view(torch.uint8)
@@ -158,6 +163,8 @@ class Link:
         micro_batch, crossing, layouts = decode(header)
         if micro_batch == _GOODBYE:
             return None
+        if crossing.valid is not None:
+            self._recv(crossing.valid.view(torch.uint8), self._headers)
         tensors: list[Tensor | None] = []
         for layout in layouts:
             if layout is None:
@@ -183,7 +190,8 @@ class Link:
 
 
 def encode(micro_batch: int, crossing: Crossing) -> Tensor:
-    """The header: int64[_HEADER] of version, micro-batch, weight, form, then each tensor's layout.
+    """The header: int64[_HEADER] of version, micro-batch, weight, form, records in the mask of
+    valid ones (0 for none), number of tensors, then each tensor's layout.
 
     Raises:
         ModelError: more tensors or dimensions than a header holds, or a dtype without a number.
@@ -193,7 +201,9 @@ def encode(micro_batch: int, crossing: Crossing) -> Tensor:
             "too many tensors cross a cut", got=len(crossing.tensors), expected=f"<= {MAX_TENSORS}"
         )
     weight = struct.unpack("<q", struct.pack("<d", crossing.weight))[0]
-    words = [WIRE_VERSION, micro_batch, weight, int(crossing.is_single), len(crossing.tensors)]
+    mask_records = 0 if crossing.valid is None else len(crossing.valid)
+    words = [WIRE_VERSION, micro_batch, weight, int(crossing.is_single), mask_records]
+    words.append(len(crossing.tensors))
     wants = crossing.has_gradient or (False,) * len(crossing.tensors)
     for tensor, has_gradient in zip(crossing.tensors, wants, strict=True):
         words += _layout_words(tensor, has_gradient)
@@ -219,13 +229,14 @@ Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
 
 
 def decode(header: Tensor) -> tuple[int, Crossing, list[Layout | None]]:
-    """The micro-batch, the crossing without its tensors, and each tensor's dtype, shape, strides.
+    """The micro-batch, the crossing without its tensors and with room for its mask, and each
+    tensor's dtype, shape and strides.
 
     Raises:
         RunError: the peer speaks another version of the header.
     """
     words: list[int] = header.tolist()
-    version, micro_batch, weight, is_single, num_tensors = words[:5]
+    version, micro_batch, weight, is_single, mask_records, num_tensors = words[:_FIXED]
     if version != WIRE_VERSION:
         raise RunError(
             "the neighbour speaks another version of headrace",
@@ -236,7 +247,7 @@ def decode(header: Tensor) -> tuple[int, Crossing, list[Layout | None]]:
     layouts: list[Layout | None] = []
     wants = []
     for number in range(num_tensors):
-        start = 5 + number * _PER_TENSOR
+        start = _FIXED + number * _PER_TENSOR
         kind, has_gradient, ndim = words[start : start + 3]
         wants.append(bool(has_gradient))
         if kind < 0:
@@ -252,7 +263,11 @@ def decode(header: Tensor) -> tuple[int, Crossing, list[Layout | None]]:
             )
         )
     crossing = Crossing(
-        (), bool(is_single), tuple(wants), struct.unpack("<d", struct.pack("<q", weight))[0]
+        (),
+        bool(is_single),
+        tuple(wants),
+        struct.unpack("<d", struct.pack("<q", weight))[0],
+        torch.empty(mask_records, dtype=torch.bool) if mask_records else None,
     )
     return micro_batch, crossing, layouts
 

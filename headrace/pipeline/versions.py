@@ -243,7 +243,11 @@ class Versions:
 
     @torch.no_grad()
     def update(self, batch: int) -> None:
-        """The optimizer steps the masters with the gradients added up since the last update."""
+        """The optimizer steps the masters with the gradients added up since the last update.
+
+        A batch without any, since it has no valid record, is an update that changes nothing; look
+        ahead then goes on with what the one before left.
+        """
         before: Sequence[Tensor] | None = None
         if self._pins["version", self.applied] > 0:
             before = [p.data for p in self.parameters]  # graphs in flight keep this storage
@@ -252,15 +256,16 @@ class Versions:
             self._live = self._alias()
         elif self._records_updates:
             before = [p.data.clone() for p in self.parameters]
+        is_step = any(gradient is not None for gradient in self._gradients)
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = gradient
         if self.optimizer:
             self.optimizer.step()
         for parameter in self.parameters:
             parameter.grad = None
-        if self._records_updates and before is not None:
+        if self._records_updates and before is not None and is_step:
             self._last_updates = [p.data - b for p, b in zip(self.parameters, before, strict=True)]
-        if self._forecasts:
+        if self._forecasts and is_step:
             self._previous = self._gradients
             self._sums, self._previous_sums = self._previous_sums, self._sums
         if self._sums and self.optimizer and lookahead.can_forecast(self.optimizer):

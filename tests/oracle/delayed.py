@@ -19,20 +19,25 @@ class Stage:
         self.states = [copy.deepcopy(self.optimizer.state_dict())]  # version -> optimizer state
         self.gradients = {}  # q -> weighted gradients
         self.forecasts = {}  # batch -> weights
+        self.steps = [0]  # the versions that a step of the optimizer gave
         self.make_optimizer = make_optimizer
 
     def step(self, gradients):
-        for p, g in zip(self.w, gradients, strict=True):
-            p.grad = g.clone()
-        self.optimizer.step()
+        """None: a batch without records, which makes a version but no step."""
+        if gradients is not None:
+            for p, g in zip(self.w, gradients, strict=True):
+                p.grad = g.clone()
+            self.optimizer.step()
+            self.steps.append(len(self.history))
         self.history.append([p.detach().clone() for p in self.w])
         self.states.append(copy.deepcopy(self.optimizer.state_dict()))
 
     def velocity(self, version):
         """The last applied update."""
-        if version == 0:
+        last = max(v for v in self.steps if v <= version)
+        if last == 0:
             return [torch.zeros_like(p) for p in self.history[0]]
-        now, before = self.history[version], self.history[version - 1]
+        now, before = self.history[last], self.history[last - 1]
         return [a - b for a, b in zip(now, before, strict=True)]
 
     def moved(self, version, steps):
@@ -68,7 +73,7 @@ def train(strategy, weights, batches, counts, make_optimizer):
     for q, (t, j) in enumerate(flat):
         x, target = batches[t][j]
         share = [len(part[0]) for part in batches[t]]
-        weight = share[j] / sum(share)
+        weight = share[j] / sum(share) if share[j] else 0.0
         xs, ys = [], []
         for k, stage in enumerate(stages):
             ahead = n - 1 - k
@@ -78,8 +83,9 @@ def train(strategy, weights, batches, counts, make_optimizer):
             x = torch.tanh(x @ w.T + b)
             ys.append(x)
             stage.used = (w, b)
-        losses.append((t, weight * 0.5 * ((x - target) ** 2).sum(1).mean()))
-        g = weight * (x - target) / len(target)
+        mean = 0.5 * ((x - target) ** 2).sum(1).sum() / max(1, len(target))
+        losses.append((t, weight * mean))
+        g = weight * (x - target) / max(1, len(target))
         for k, stage in reversed(list(enumerate(stages))):
             w = backward_weight(strategy, stage, t, k)
             inner = g * (1 - ys[k] ** 2)
@@ -88,7 +94,9 @@ def train(strategy, weights, batches, counts, make_optimizer):
         if q + 1 == ends[t]:
             for stage in stages:
                 rows = range(ends[t] - counts[t], ends[t])
-                stage.step([sum(stage.gradients[r][p] for r in rows) for p in range(2)])
+                has_records = any(len(part[0]) for part in batches[t])
+                summed = [sum(stage.gradients[r][p] for r in rows) for p in range(2)]
+                stage.step(summed if has_records else None)
     totals = [sum(loss for s, loss in losses if s == t).item() for t in range(len(counts))]
     return totals, [[p.detach() for p in stage.w] for stage in stages]
 
@@ -109,16 +117,17 @@ def forward_weights(strategy, stage, version, t, q, ahead, n, k, batches, flat):
         of_batch = [r for r in range(len(flat)) if flat[r][0] == version]
         sizes = [len(part[0]) for part in batches[version]]
         known = [r for r in of_batch if r < done]
-        share = sum(sizes[flat[r][1]] for r in known) / sum(sizes)
+        share = sum(sizes[flat[r][1]] for r in known) / max(1, sum(sizes))
         zero = [torch.zeros_like(p) for p in stage.history[0]]
         mean_in = [sum((stage.gradients[r][p] for r in known), zero[p]) for p in range(2)]
-        if version == 0:
-            further = first = [g / share for g in mean_in] if known else zero
+        earlier = [s for s in range(version) if any(len(part[0]) for part in batches[s])]
+        if not earlier:
+            further = first = [g / share for g in mean_in] if share else zero
         else:
-            before = [r for r in range(len(flat)) if flat[r][0] == version - 1]
+            before = [r for r in range(len(flat)) if flat[r][0] == earlier[-1]]
             further = [sum(stage.gradients[r][p] for r in before) for p in range(2)]
             first = [g + (1 - share) * b for g, b in zip(mean_in, further, strict=True)]
-        if version == 0 and not known:
+        if not earlier and not share:
             stage.forecasts[t] = stage.history[version]
         else:
             stage.forecasts[t] = stage.stepped(version, [first] + [further] * (steps - 1))

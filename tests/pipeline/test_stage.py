@@ -83,7 +83,19 @@ def test_only_tensors_cross_a_cut():
 @pytest.mark.parametrize(
     "given, message",
     [
-        ("text", "not a batch: got str, expected a pair"),
+        (
+            (torch.zeros(2, 2), torch.zeros(2), torch.tensor([True])),
+            r"mask of valid inputs is wrong: got torch.bool\[1\], expected bool\[2\]",
+        ),
+        (
+            Batch(2, torch.zeros(2, 2), torch.zeros(2), targets_valid=torch.ones(2)),
+            r"mask of valid targets is wrong: got torch.float32\[2\], expected bool\[2\]",
+        ),
+        (
+            Batch(2, torch.zeros(2, 2), torch.zeros(2), targets_valid=[True, False]),
+            r"mask of valid targets is wrong: got list",
+        ),
+        ("text", "not a batch: got str, expected .inputs, targets., "),
         ((torch.zeros(3, 2), torch.zeros(2, 2)), "targets of a batch have another number of rec"),
         ((torch.zeros(0, 2), torch.zeros(0, 2)), "an empty batch: got 0 records; in batch 0"),
         (([1, 2], torch.zeros(2)), "made of tensors with the records along dimension 0: got list"),

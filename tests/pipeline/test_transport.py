@@ -54,7 +54,8 @@ def exchange(rank, num_ranks):
     mesh = Mesh.from_environment(num_ranks)
     transport = Distributed(mesh)
     flags = tuple(tensor is not None and tensor.is_floating_point() for tensor in odd_tensors())
-    crossing = Crossing(odd_tensors(), False, flags, 0.1)
+    mask = torch.tensor([True, False, True])
+    crossing = Crossing(odd_tensors(), False, flags, 0.1, mask)
     for i in (3, 4):
         if rank == 0:
             transport.send(i, crossing, forward=True)
@@ -65,6 +66,14 @@ def exchange(rank, num_ranks):
             transport.send(i, came, forward=False)
         assert came.has_gradient == flags and came.weight == 0.1 and not came.is_single
         assert all(map(as_left, crossing.tensors, came.tensors))
+        assert torch.equal(came.valid, mask)
+    empty = Crossing((), valid=mask)
+    if rank == 0:
+        transport.send(5, empty, forward=True)
+        transport.send(6, crossing._replace(valid=None), forward=True)
+    else:
+        assert transport.receive(5, forward=True).is_empty
+        assert transport.receive(6, forward=True).valid is None
     transport.close()
     mesh.close()
 
@@ -119,15 +128,19 @@ def test_another_micro_batch_than_expected_is_an_error():
     micro_batch=st.integers(0, 2**62),
     weight=st.floats(allow_nan=False),
     shapes=st.lists(st.lists(st.integers(0, 9), max_size=8), max_size=16),
+    mask_records=st.integers(0, 9),
 )
 @settings(deadline=None)
-def test_a_header_reads_back(micro_batch, weight, shapes):
+def test_a_header_reads_back(micro_batch, weight, shapes, mask_records):
     """Numbers of 62 bits, any weight to the last bit, up to 16 tensors of up to 8 dimensions."""
     tensors = tuple(torch.empty(shape, device="meta") for shape in shapes)
     wants = tuple(number % 2 == 0 for number in range(len(shapes)))
+    mask = torch.zeros(mask_records, dtype=torch.bool) if mask_records else None
+    sent = Crossing(tensors, True, wants, weight, mask)
 
-    number, crossing, layouts = decode(encode(micro_batch, Crossing(tensors, True, wants, weight)))
+    number, crossing, layouts = decode(encode(micro_batch, sent))
 
+    assert (0 if crossing.valid is None else len(crossing.valid)) == mask_records
     assert (number, crossing.weight, crossing.has_gradient) == (micro_batch, weight, wants)
     assert layouts == [(t.dtype, tuple(t.shape), tuple(t.stride())) for t in tensors]
 
@@ -142,5 +155,5 @@ def test_what_a_header_cannot_hold_is_refused():
         encode(0, Crossing((torch.ones(1).to(torch.float8_e5m2),)))
     header = encode(0, Crossing(()))
     header[0] = 99
-    with pytest.raises(RunError, match="got header version 99, expected 1; install the same"):
+    with pytest.raises(RunError, match="got header version 99, expected 2; install the same"):
         decode(header)

@@ -34,7 +34,7 @@ def test_batches_and_epochs(tmp_path):
     meter.start_epoch(1)
     meter.on_batch(0, torch.tensor(2.0), 8)
     meter.on_batch(1, torch.tensor(1.0), 4)
-    summary = Summary(2, 12, 5 / 3, 0.5, {0: 0.9})
+    summary = Summary(2, 12, 0, 5 / 3, 0.5, {0: 0.9})
     line = meter.end_epoch(summary, {0: (0.123456, 96), 1: (0.5, 12)}, {"accuracy": 0.75})
     meter.start_epoch(2)
     meter.on_batch(2, torch.tensor(0.5), 8)
