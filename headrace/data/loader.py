@@ -68,9 +68,10 @@ class Loader:
         DataError: an argument is out of range, or names a field that the records lack.
 
     Attributes:
-        num_damaged: records left out so far, in delivered batches, since they are damaged.
+        num_damaged: records left out so far, in delivered batches, since they are damaged; one of
+            each epoch counts anew.
         num_filtered: records that the transform left out so far.
-        damage: what was wrong with the first ten of the damaged ones.
+        damage: what was wrong with the first ten of the damaged ones, each once.
 
     Example::
 
@@ -265,7 +266,8 @@ class Loader:
         """The batch; what it lacks is added to the counts."""
         self.num_damaged += len(decoded.damage)
         self.num_filtered += decoded.num_filtered
-        self.damage = (*self.damage, *decoded.damage)[:_MOST_MESSAGES]
+        if decoded.damage:  # a later epoch comes upon the same records again
+            self.damage = tuple(dict.fromkeys(self.damage + decoded.damage))[:_MOST_MESSAGES]
         batch = decoded.batch
         if not self._reading.decoding.has_valid:
             return batch

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.data.samples import Sample, samples_of, stacked
 from headrace.errors import DataError, HeadraceError, RunError
 
-__all__ = ["Collate", "Transform", "Transforming", "generator_of"]
+__all__ = ["Collate", "Transform", "Transforming", "generator_of", "wants_generator"]
 
 Transform = Callable[..., Mapping[str, Any] | None]
 """(sample) or (sample, generator) -> sample; None leaves the record out."""
@@ -66,13 +66,9 @@ class Transforming:
         stay = np.arange(len(indices))
         if self.transform is not None:
             kept = []
-            wants_generator = _wants_generator(self.transform)
+            draws = wants_generator(self.transform)
             for row, sample in enumerate(samples):
-                random = (
-                    (generator_of(self.seed, epoch, int(positions[row])),)
-                    if wants_generator
-                    else ()
-                )
+                random = (generator_of(self.seed, epoch, int(positions[row])),) if draws else ()
                 made = self._transformed(sample, random, int(indices[row]))
                 if made is not None:
                     kept.append((row, dict(made)))
@@ -131,7 +127,7 @@ def generator_of(seed: int, epoch: int, position: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
-def _wants_generator(transform: Transform) -> bool:
+def wants_generator(transform: Callable[..., Any]) -> bool:
     """Whether it takes a second argument without a default."""
     try:
         parameters = inspect.signature(transform).parameters.values()

@@ -83,6 +83,7 @@ def _num_rows(value: Any, number: int) -> int:
                 if isinstance(tensor, Tensor)
                 else type(tensor).__name__,
                 where=f"batch {number}",
+                remedy="let what makes the batch give tensors, of records of one shape",
             )
     return min(len(tensor) for tensor in tensors)
 

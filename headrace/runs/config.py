@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.data.order import RandomOrder
 from headrace.errors import HeadraceError, RecipeError
@@ -30,6 +30,7 @@ RESULTS = (
     "epochs",
     "batches",
     "records",
+    "left_out",
     "loss",
     "seconds",
     "samples_per_s",
@@ -47,7 +48,7 @@ class Run:
         model: makes the model; its layers are split into stages.
         data: opens the training records.
         inputs: the field that the first layer takes.
-        targets: the field that the loss takes.
+        targets: the field that the loss takes; may be the same field.
         loss: (output, targets) -> scalar tensor, the mean over the records of a micro-batch.
         optimizer: (parameters) -> optimizer; called for each stage on the parameters of the stage.
         batch_size: records of one update.
@@ -63,6 +64,14 @@ class Run:
         threads_per_stage: computing threads of a stage; another number may give other last bits.
         cuts: the first layer of each stage but the first; None measures the layers and decides.
         count: (targets) -> weight of a micro-batch in the loss of its batch; None counts records.
+        transform: (value) or (value, generator) -> array, tensor or number: what the first layer
+            gets of the inputs' field of one record; None instead leaves the record out. The numpy
+            generator is the record's own: a function of seed, epoch and position.
+        target_transform: likewise for the targets' field; draws what transform draws.
+        evaluation_transform: in place of transform where the model is evaluated; None is transform.
+        damaged: "raise" makes a damaged record the end of the run; "skip" leaves it out.
+        workers: threads that decode and transform beside the one that reads; the results do not
+            depend on them.
         evaluation: opens the records that the model is evaluated on after each epoch.
         metrics: name -> (output, targets) -> the SUM over the records, scalar tensor; shown
             divided by the number of records.
@@ -90,6 +99,11 @@ class Run:
     threads_per_stage: int = 1
     cuts: tuple[int, ...] | None = None
     count: "Callable[[torch.Tensor], float] | None" = None
+    transform: "Callable[..., Any] | None" = None
+    target_transform: "Callable[..., Any] | None" = None
+    evaluation_transform: "Callable[..., Any] | None" = None
+    damaged: Literal["raise", "skip"] = "raise"
+    workers: int = 0
     evaluation: "Callable[[], Records] | None" = None
     metrics: "Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]" = field(
         default_factory=dict
@@ -119,12 +133,14 @@ def _wrong_types(run: Run) -> list[str]:
     for name in ("model", "data", "loss", "optimizer"):
         if not callable(getattr(run, name)):
             problems.append(f"{name}: got {getattr(run, name)!r}, expected a callable")
-    for name in ("count", "evaluation"):
+    for name in ("count", "evaluation", "transform", "target_transform", "evaluation_transform"):
         if getattr(run, name) is not None and not callable(getattr(run, name)):
             problems.append(f"{name}: got {getattr(run, name)!r}, expected a callable or None")
     for name in ("inputs", "targets"):
         if not isinstance(getattr(run, name), str):
             problems.append(f"{name}: got {getattr(run, name)!r}, expected the name of a field")
+    if run.damaged not in ("raise", "skip"):
+        problems.append(f"damaged: got {run.damaged!r}, expected 'raise' or 'skip'")
     if not isinstance(run.strategy, Strategy):
         problems.append(f"strategy: got {run.strategy!r}, expected a headrace.Strategy")
     if run.order is not None and not hasattr(run.order, "num_positions"):
@@ -162,6 +178,7 @@ def _wrong_numbers(run: Run) -> list[str]:
         "seed": 0,
         "threads_per_stage": 1,
         "segment_batches": 1,
+        "workers": 0,
     }
     problems = []
     for name, smallest in least.items():
@@ -217,6 +234,11 @@ def identity(run: Run, records: "Records", recipe: Path | None = None) -> dict[s
         "model": describe(run.model),
         "loss": describe(run.loss),
         "count": None if run.count is None else describe(run.count),
+        "transform": None if run.transform is None else describe(run.transform),
+        "target_transform": None
+        if run.target_transform is None
+        else describe(run.target_transform),
+        "damaged": run.damaged,
         "optimizer": describe(run.optimizer),
         "data": {"records": len(records), "fingerprint": records.fingerprint},
         "inputs": run.inputs,

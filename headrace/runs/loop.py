@@ -1,6 +1,6 @@
 """The training loop: headrace.train."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -40,7 +40,8 @@ def train(
         recipe: the file that the run comes from; its hash is part of the run's identity.
 
     Returns:
-        epochs, batches, records, seconds, samples_per_s and bytes_read (by stage) of the whole run;
+        epochs, batches, records, left_out (those of them that were not trained on: damaged, or left
+        out by a transform), seconds, samples_per_s and bytes_read (by stage) of the whole run;
         loss, busy (by stage) and the evaluation's metrics by their names of the last epoch; as in
         `results.json`. Empty in a process without the last stage.
 
@@ -138,14 +139,20 @@ def _trained(
             board.start_epoch()
             if meter:
                 meter.start_epoch(epoch)
-            read = feed.bytes_read()
+            read, known = feed.bytes_read(), len(feed.damage())
             summary = pipeline.train(_telling(feed, board), meter.on_batch if meter else None)
             own = {k: (summary.busy[k], now - read[k]) for k, now in feed.bytes_read().items()}
+            damage = feed.damage()[known:]
+            figures, damage_there = _evaluated(run, prepared.evaluation, pipeline)
+            if epoch == 1:  # it is the same in each evaluation
+                damage += damage_there
             stages = gathered(mesh, f"epoch/{epoch}", own)
-            figures = _evaluated(run, prepared.evaluation, pipeline)
+            told = gathered(mesh, f"damage/{epoch}", {min(own): damage})
             if meter:
                 lines.append(meter.end_epoch(summary, stages, figures))
                 progress.say(_line(lines[-1], figures))
+                for message in _first(told.values()):
+                    progress.say(f"left out: {message}")
     return overall(lines) if lines else {}
 
 
@@ -163,18 +170,29 @@ def _telling(feed: Feed, board: BusyBoard) -> Iterator[Batch]:
 
 def _line(facts: Mapping[str, object], figures: Mapping[str, float]) -> str:
     """One line that says how an epoch went."""
-    shown = [f"loss {facts['loss']:.4f}", f"{facts['samples_per_s']:,.0f} samples/s"]
+    loss = facts["loss"]
+    shown = ["no loss" if loss is None else f"loss {loss:.4f}"]
+    shown.append(f"{facts['samples_per_s']:,.0f} samples/s")
     shown += [f"{name} {value:.4f}" for name, value in figures.items()]
+    if left_out := facts["left_out"]:
+        shown.append(f"{left_out:,} of {facts['records']:,} records left out")
     return f"epoch {facts['epoch']}: {', '.join(shown)}"
 
 
-def _evaluated(run: Run, records: Records | None, pipeline: Pipeline) -> dict[str, float]:
-    """The metrics' means over the evaluation's records; empty without them, or without the last
-    stage."""
+def _first(messages: Iterable[Sequence[str]]) -> list[str]:
+    """The first ten of all stages' messages, each once."""
+    return list(dict.fromkeys(message for some in messages for message in some))[:10]
+
+
+def _evaluated(
+    run: Run, records: Records | None, pipeline: Pipeline
+) -> tuple[dict[str, float], list[str]]:
+    """The metrics' means over the evaluation's records, empty without them or without the last
+    stage; and what was wrong with damaged ones."""
     if records is None:
-        return {}
+        return {}, []
     with Feed(run, records, _stages(pipeline), evaluates=True) as feed:
-        return pipeline.evaluate(feed, run.metrics)
+        return pipeline.evaluate(feed, run.metrics), feed.damage()
 
 
 def _save(folder: Path, pipeline: Pipeline, mesh: Mesh | None) -> None:

@@ -23,9 +23,10 @@ class Meter:
     """Writes a line for each batch and each epoch, and tells the progress twice a second.
 
     Lines are JSON objects with a member `kind`: "batch" (epoch, batch, loss, records, seconds since
-    the epoch's start) or "epoch" (epoch, batches, records, loss, seconds, samples_per_s, busy and
-    bytes_read by stage, and the evaluation's metrics). Batches are counted from 0 over the whole
-    run, epochs from 1.
+    the epoch's start) or "epoch" (epoch, batches, records, left_out, loss, seconds, samples_per_s,
+    busy and bytes_read by stage, and the evaluation's metrics). Batches are counted from 0 over the
+    whole run, epochs from 1. A batch's records are those that were trained on, left_out are the
+    others of the epoch's records; a loss of no record is null.
 
     Args:
         path: the file; what it held is gone.
@@ -88,7 +89,7 @@ class Meter:
         for line in self._waiting:
             loss, records = float(line["loss"]), int(line["records"])  # type: ignore[arg-type,call-overload]
             total, weight = total + loss * records, weight + records
-            self._file.write(json.dumps({**line, "loss": loss}) + "\n")
+            self._file.write(json.dumps({**line, "loss": loss if records else None}) + "\n")
         self._file.flush()
         self._waiting.clear()
         return total / weight if weight else None
@@ -111,6 +112,7 @@ class Meter:
             "epoch": self._epoch,
             "batches": summary.num_batches,
             "records": summary.num_records,
+            "left_out": summary.num_left_out,
             "loss": summary.loss,
             "seconds": round(summary.seconds, 6),
             "samples_per_s": round(summary.num_records / summary.seconds, 2),
@@ -134,7 +136,8 @@ def overall(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Sums over the run of what can be summed; of the last epoch the loss, busy and the metrics.
     """
     last = lines[-1]
-    sums = {name: sum(line[name] for line in lines) for name in ("batches", "records", "seconds")}
+    summed = ("batches", "records", "left_out", "seconds")
+    sums = {name: sum(line[name] for line in lines) for name in summed}
     return {
         "epochs": len(lines),
         **{name: value for name, value in last.items() if name != "epoch"},

@@ -51,6 +51,7 @@ def test_batches_and_epochs(tmp_path):
         "epoch": 1,
         "batches": 2,
         "records": 12,
+        "left_out": 0,
         "loss": 5 / 3,
         "seconds": 0.5,
         "samples_per_s": 24.0,
@@ -89,8 +90,8 @@ def test_who_watches_is_told(tmp_path, monkeypatch):
 def test_the_results_of_a_run():
     """Sums over the epochs; the last one's loss, busy and metrics."""
     first = {
-        "epoch": 1, "batches": 7, "records": 200, "loss": 1.0, "seconds": 2.0, "samples_per_s": 100,
-        "busy": {"0": 0.5}, "bytes_read": {"0": 10, "1": 0}, "accuracy": 0.5,
+        "epoch": 1, "batches": 7, "records": 200, "left_out": 3, "loss": 1.0, "seconds": 2.0,
+        "samples_per_s": 100, "busy": {"0": 0.5}, "bytes_read": {"0": 10, "1": 0}, "accuracy": 0.5,
     }  # fmt: skip
     second = {**first, "epoch": 2, "loss": 0.5, "seconds": 3.0, "accuracy": 0.75}
 
@@ -98,6 +99,7 @@ def test_the_results_of_a_run():
         "epochs": 2,
         "batches": 14,
         "records": 400,
+        "left_out": 6,
         "loss": 0.5,
         "seconds": 5.0,
         "samples_per_s": 80.0,
