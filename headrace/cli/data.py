@@ -104,6 +104,10 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Takes the bar away; the next update shows it again."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -2,14 +2,11 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
 from headrace.cli.data import Bar, FieldsOption, FormatOption, OptionOption, Paths, opened, plural
-
-if TYPE_CHECKING:
-    from headrace.data.pack import PackedFormat
 
 __all__ = ["pack"]
 
@@ -17,7 +14,7 @@ __all__ = ["pack"]
 def pack(
     paths: Paths,
     out: Annotated[Path, typer.Option(help="What is written: a folder for npy, else a file.")],
-    to: Annotated[str, typer.Option(help="npy, tar or tfrecord.")],
+    to: Annotated[str, typer.Option(help="npy, tar, tfrecord or csr.")],
     shuffle: Annotated[
         int | None, typer.Option(help="Write the records in the random order of this seed.")
     ] = None,
@@ -25,13 +22,21 @@ def pack(
     option: OptionOption = None,
     fields: FieldsOption = None,
 ) -> None:
-    """Rewrite a data set, shuffled if asked, into a standard format; the files stay as they are."""
+    """Rewrite a data set, shuffled if asked, into a standard format; the files stay as they are.
+
+    Files that are compressed as a whole (gzip, bzip2, xz, zstd, lz4) are unpacked for the while.
+    """
+    from headrace.data.opening import paths_of
     from headrace.data.order import RandomOrder, SequentialOrder
     from headrace.data.pack import pack as write
+    from headrace.data.unpacking import unpacked
 
     began_s = time.perf_counter()
-    records = opened(paths, format, option, fields)
     order = SequentialOrder() if shuffle is None else RandomOrder(shuffle)
-    with Bar("writing") as bar:
-        write(records, out, cast("PackedFormat", to), order, bar)
-    print(f"{plural(len(records), 'record')} in {out}, {time.perf_counter() - began_s:.1f} s")
+    with Bar("unpacking") as bar, unpacked(paths_of(paths), format, out, bar) as files:
+        bar.stop()
+        records = opened([str(file) for file in files], format, option, fields)
+        with Bar("writing") as bar:
+            write(records, out, to, order, bar)
+        num_records = len(records)
+    print(f"{plural(num_records, 'record')} in {out}, {time.perf_counter() - began_s:.1f} s")

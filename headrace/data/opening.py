@@ -16,7 +16,7 @@ from headrace.data.refusals import reading
 from headrace.errors import DataError
 from headrace.progress import Progress, Silent
 
-__all__ = ["Source", "open", "records_of"]
+__all__ = ["Source", "open", "paths_of", "records_of"]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a glob (sorted), or a list of them (in its order)."""
@@ -93,7 +93,7 @@ class _Opening:
         self, source: Source, fields: Sequence[str] | None
     ) -> dict[str, tuple[Format, list[Part]]]:
         """Per field the format, the files and where in them its records lie."""
-        given = _paths(source)
+        given = paths_of(source)
         format = self._format or make(_common_format(given), self._options)
         _require_files(given, format)
         paths = [one for path in given for one in reading(path, format.files, path)]
@@ -177,15 +177,19 @@ def _require_files(paths: Sequence[Path], format: Format) -> None:
             )
 
 
-def _paths(source: Source) -> list[Path]:
-    """The files of a path, a glob or a list."""
+def paths_of(source: Source) -> list[Path]:
+    """The files, absolute, of a path, a glob or a list.
+
+    Raises:
+        DataError: there are none, or one is missing.
+    """
     if isinstance(source, str | os.PathLike):
         return reading(source, _files, os.fspath(source))
     if not isinstance(source, Sequence) or isinstance(source, bytes):
         raise DataError("not a path", got=repr(source), expected="a path, a glob or a list of them")
     if not source:
         raise DataError("no files", got="an empty list", expected="at least one path")
-    return [path for part in source for path in _paths(part)]
+    return [path for part in source for path in paths_of(part)]
 
 
 def _files(name: str) -> list[Path]:

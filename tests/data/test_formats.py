@@ -353,7 +353,9 @@ def test_compressed_files_say_what_to_do(tmp_path, format):
     """MNIST is published as .gz; the message says gunzip, whether or not the format is named."""
     path = tmp_path / "train-images-idx3-ubyte.gz"
     path.write_bytes(gzip.compress(idx_content(0x08, (2, 2), [1, 2, 3, 4])))
-    with pytest.raises(DataError, match="compressed.*: got gzip; in .*gz; gunzip it"):
+    with pytest.raises(
+        DataError, match="compressed.*: got gzip; in .*gz; rewrite it: headrace pack"
+    ):
         headrace.open(path, format=format)
 
 

@@ -1,6 +1,7 @@
 """What pack writes, its formats' own readers read."""
 
 import io
+import json
 import tarfile
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_what_does_not_go(folder):
     for records, format, message in (
         (arrays, "tfrecord", "the fields do not go into TFRecord: got x: .*, expected one field"),
         (text, "npy", "records of field 'line' have no common shape"),
-        (text, "zip", "unknown format to write: got zip, expected npy, tar or tfrecord"),
+        (text, "zip", "unknown format to write: got zip, expected npy, tar, tfrecord, csr"),
     ):
         with pytest.raises(DataError, match=message):
             pack(records, folder / "out", format, headrace.SequentialOrder(), Silent())
@@ -108,4 +109,27 @@ def test_what_does_not_go(folder):
     (folder / "t.txt").write_bytes(b"\xff\n" * 5)
     with pytest.raises(ReadError, match="a record is damaged"):
         pack(headrace.open(folder / "t.txt"), folder / "o", "tar", ORDERS[0], Silent())
+    with (folder / "x.npy").open("r+b") as file:
+        file.truncate(2000)
+    with pytest.raises(ReadError, match="x.npy"):
+        pack(arrays, folder / "o", "npy", ORDERS[0], Silent())
     assert sorted(folder.iterdir()) == before
+
+
+def test_objects_become_json(tmp_path):
+    """Rows of a CSV file and JSON lines, in either format that takes them."""
+    rows = [{"a": "1", "b": "é"}, {"a": "2", "b": 'x,"y"'}]
+    (tmp_path / "t.csv").write_text('a,b\n1,é\n2,"x,""y"""\n')
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("t.csv", "t.jsonl"):
+        records = headrace.open(tmp_path / name)
+        (field,) = records.fields
+        for format in ("tfrecord", "tar"):
+            pack(records, tmp_path / f"{name}.{format}", format, ORDERS[0], Silent())
+
+        frames = frames_in((tmp_path / f"{name}.tfrecord").read_bytes())
+        assert [json.loads(frame) for frame in frames] == rows
+        again = headrace.open(tmp_path / f"{name}.tar", decoded=True)
+        batch = next(iter(headrace.Loader(again, batch_size=2, order=ORDERS[0])))
+        (values,) = (batch[one] for one in again.fields)
+        assert values == rows, field

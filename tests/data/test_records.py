@@ -251,7 +251,7 @@ def test_what_does_not_open(shelf, source, message):
 
 def test_formats_and_options_that_do_not_exist(shelf):
     """Names are checked against those there are."""
-    with pytest.raises(DataError, match="unknown format: got 'avi', expected 'npy', 'npz'"):
+    with pytest.raises(DataError, match="unknown format: got 'avi', expected 'npy', 'csr', 'npz'"):
         headrace.open("a.npy", format="avi")
     with pytest.raises(
         DataError, match='format "idx" has no such option: got depth, expected none'

@@ -1,11 +1,14 @@
 """File formats: which one a file has, and one made from its name and options."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 from headrace.data.formats.arrow import Arrow
+from headrace.data.formats.compressed import HEAD_BYTES, compression_of, head_of, name_of
+from headrace.data.formats.csr import CSR
 from headrace.data.formats.csv import CSV
 from headrace.data.formats.folder import Folder
 from headrace.data.formats.format import Format
@@ -29,6 +32,7 @@ FORMATS: Mapping[str, type[Format]] = {
     kind.name: kind
     for kind in (
         Npy,
+        CSR,
         Npz,
         Arrow,
         Parquet,
@@ -47,13 +51,15 @@ FORMATS: Mapping[str, type[Format]] = {
 }
 """All formats that have a name; their order is the one in which files are tried."""
 
-_HEAD_BYTES = 512
-_PACKED = (
-    (b"\x1f\x8b\x08", "gzip", "gunzip it"),
-    (b"\x28\xb5\x2f\xfd", "zstd", "unpack it"),
-    (b"BZh", "bzip2", "unpack it"),
-    (b"\xfd7zXZ", "xz", "unpack it"),
-)
+_PACKED_AS: Mapping[str, str] = {
+    "npy": "npy",
+    "npz": "npy",
+    "idx": "npy",
+    "tar": "tar",
+    "libsvm": "csr",
+}
+"""What to write of the records of a format; tfrecord goes for all others."""
+
 _RIEGELI = bytes.fromhex("83af70d10d884a3f")  # the first block header of every Riegeli file
 
 
@@ -67,9 +73,9 @@ def detect(path: Path) -> str:
         folders = (name for name, kind in FORMATS.items() if kind.takes_folders)
         return next(name for name in folders if FORMATS[name].matches(path, b""))
     head = refuse_compressed(path)
-    for name, kind in FORMATS.items():
-        if kind.matches(path, head):
-            return name
+    name = _matching(path, head)
+    if name is not None:
+        return name
     if not head:
         raise DataError("the file is empty", got="0 bytes", where=path)
     if head.startswith(_RIEGELI):
@@ -95,16 +101,24 @@ def refuse_compressed(path: Path) -> bytes:
         DataError: it is.
     """
     with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    for magic, name, remedy in _PACKED:
-        if head.startswith(magic):
-            raise DataError(
-                "the file is compressed, so its records cannot be read in place",
-                got=name,
-                where=path,
-                remedy=remedy,
-            )
+        head = file.read(HEAD_BYTES)
+    compression = compression_of(head)
+    if compression is not None:
+        inner = path.with_name(name_of(path))
+        format = _matching(inner, head_of(path))
+        to = _PACKED_AS.get(format or "", "tfrecord")
+        raise DataError(
+            "the file is compressed, so its records cannot be read in place",
+            got=compression,
+            where=path,
+            remedy=f"rewrite it: headrace pack {shlex.quote(str(path))} --to {to} --out NEW",
+        )
     return head
+
+
+def _matching(path: Path, head: bytes) -> str | None:
+    """The first format that a file's name and first bytes go with."""
+    return next((name for name, kind in FORMATS.items() if kind.matches(path, head)), None)
 
 
 def make(name: str, options: Mapping[str, Any]) -> Format:

@@ -14,6 +14,7 @@ from headrace.data.formats.arrow_types import Leaf, decode_value, leaves_of, nee
 from headrace.data.formats.column import ANY_LENGTH, BYTE, Column, Refused, Runs
 from headrace.data.formats.format import Format
 from headrace.data.formats.layout import Layout
+from headrace.data.formats.mapped import Mapped
 from headrace.errors import DataError
 from headrace.progress import Progress
 
@@ -242,15 +243,13 @@ class _Pieces:
         self, path: Path, size_bytes: int, pieces: NDArray[np.int64], width: int, leaf: Leaf
     ) -> None:
         self._path = path
-        self._size_bytes = size_bytes
+        self._file = Mapped(path, size_bytes)
         counts, self._offsets, self._starts, self._sizes = pieces.T
         self._stops = np.cumsum(counts)
         self._firsts = self._stops - counts
         self._word = np.dtype(f"<i{width or 4}")
         self._item_bytes = leaf.dtype.itemsize
         self.about: Mapping[str, Any] = leaf.about
-        self._mapped: NDArray[Any] | None = None
-        self._inode = 0
 
     @property
     def num_records(self) -> int:
@@ -267,7 +266,8 @@ class _Pieces:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         batch = np.searchsorted(self._stops, indices, side="right")
         # Who asks for all at once keeps them; in many files that is many mappings.
-        words = self._words(keep=len(indices) < self.num_records)
+        content = self._file.content(keep=len(indices) < self.num_records)
+        words = content[: len(content) // 8 * 8].view(self._word)
         at = self._offsets[batch] // self._word.itemsize + indices - self._firsts[batch]
         begins, ends = (
             words[places].astype(np.int64) * self._item_bytes for places in (at, at + 1)
@@ -281,31 +281,3 @@ class _Pieces:
                 where=f"{self._path}, record {indices[wrong[0]]}",
             )
         return self._starts[batch] + begins, ends - begins
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A process that gets this by pickle maps the file itself."""
-        return self.__dict__ | {"_mapped": None}
-
-    def _words(self, *, keep: bool) -> NDArray[Any]:
-        """The whole file as offsets, mapped; its size is looked at each time, as a look beyond the
-        end of a file that was cut short ends the process."""
-        try:
-            status = self._path.stat()
-            if status.st_size != self._size_bytes:
-                raise DataError(
-                    "the file has changed since it was opened",
-                    got=f"{status.st_size} bytes",
-                    expected=f"{self._size_bytes} bytes",
-                    where=self._path,
-                    remedy="open the data again",
-                )
-            if self._mapped is not None and self._inode == status.st_ino:
-                return self._mapped
-            mapped = np.memmap(self._path, np.uint8, "r").view(np.ndarray)
-        except OSError as error:
-            raise DataError(
-                "a file cannot be read", got=error.strerror, where=self._path
-            ) from error
-        words = mapped[: len(mapped) // 8 * 8].view(self._word)
-        self._mapped, self._inode = (words if keep else None), status.st_ino
-        return words

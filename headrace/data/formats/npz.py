@@ -12,7 +12,7 @@ from headrace.data.formats.npy import MAX_HEADER_BYTES, columns_at
 from headrace.errors import DataError
 from headrace.progress import Progress
 
-__all__ = ["Npz"]
+__all__ = ["Npz", "arrays_in"]
 
 _LOCAL_HEADER_BYTES = 30  # before the member's name; its last four bytes are two lengths
 
@@ -40,24 +40,32 @@ class Npz(Format):
             DataError: no zip archive, or one that is compressed or holds other things than arrays;
                 an array that cannot be read in place.
         """
-        try:
-            with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-                members = archive.infolist()
-                columns: dict[str, Layout] = {}
-                for member in members:
-                    name = member.filename.removesuffix(".npy")
-                    found = columns_at(path, *_place(path, file, member))
-                    columns |= {
-                        (name if part == "data" else f"{name}.{part}"): layout
-                        for part, layout in found.items()
-                    }
-        except zipfile.BadZipFile as error:
-            raise DataError(
-                "the archive is damaged", got=error, where=path, remedy="copy or write it again"
-            ) from error
-        if not columns:
-            raise DataError("the archive holds no array", got="an empty archive", where=path)
-        return columns
+        return {
+            (name if part == "data" else f"{name}.{part}"): layout
+            for name, found in arrays_in(path).items()
+            for part, layout in found.items()
+        }
+
+
+def arrays_in(path: Path) -> dict[str, dict[str, Layout]]:
+    """Where the records of each array of an archive lie, by the array's name; see columns_at.
+
+    Raises:
+        DataError: see Npz.scan.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            arrays = {
+                member.filename.removesuffix(".npy"): columns_at(path, *_place(path, file, member))
+                for member in archive.infolist()
+            }
+    except zipfile.BadZipFile as error:
+        raise DataError(
+            "the archive is damaged", got=error, where=path, remedy="copy or write it again"
+        ) from error
+    if not arrays:
+        raise DataError("the archive holds no array", got="an empty archive", where=path)
+    return arrays
 
 
 def _place(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> tuple[bytes, int, int]:
