@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["appearing", "read_json", "write_json"]
+__all__ = ["appearing", "cache_folder", "read_json", "write_json"]
 
 
 @contextmanager
@@ -42,3 +42,8 @@ def read_json(path: Path) -> object | None:
     except FileNotFoundError:
         return None
     return value
+
+
+def cache_folder() -> Path:
+    """Where headrace keeps what it can make again: in the user's cache ($XDG_CACHE_HOME)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from records import Case
 
-from headrace.data.files import direct_alignment
+from headrace.data.direct import direct_alignment
 from headrace.data.plan import Spans, plan_reads
 
 __all__ = ["Fio"]

@@ -27,7 +27,7 @@ from contestants import (
     make_file,
 )
 
-from headrace.data.files import direct_alignment
+from headrace.data.direct import direct_alignment
 
 sys.path.append(str(Path(__file__).parents[1]))
 from reporting import busy_s, finish, options_of, show_targets

@@ -19,7 +19,7 @@ from sources import BATCH, Source
 from stored import LAYOUTS, PIECE_RECORDS, RECORD_BYTES, Rows, rows_of, write_layout
 from training import EVALUATIONS, LEARNING_RATE, MOMENTUM, Training, read_alone, tensors_of
 
-from headrace.data.files import direct_alignment
+from headrace.data.direct import direct_alignment
 
 RESULTS = Path(__file__).parent / "results"
 

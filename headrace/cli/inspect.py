@@ -24,12 +24,17 @@ def inspect(
     option: OptionOption = None,
     fields: FieldsOption = None,
     seconds: Annotated[float, typer.Option(help="Time to read records at random.")] = 2.0,
+    direct: Annotated[
+        bool | None,
+        typer.Option(help="Read past the page cache, or through it; by default by size."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="End with the figures as one line of JSON.")
     ] = False,
 ) -> None:
     """Show a data set: format, fields, sizes, the first record, and the cost of a random epoch."""
-    from headrace.data.survey import sizes_of, try_random
+    from headrace.data.order import RandomOrder
+    from headrace.data.survey import Survey, sizes_of
 
     records = opened(paths, format, option, fields)
     kind = next(iter(records.fields.values())).format.name
@@ -45,12 +50,16 @@ def inspect(
     print("\nfirst record")
     for name, value in _first(records).items():
         print(f"  {name}: {_short(value)}")
-    trial = try_random(records, seconds)
+    survey = Survey(records, direct=direct)
+    trial = survey.trial(RandomOrder(), seconds)
     print("\n" + "\n".join(_cost_lines(records, trial)))
+    advice = survey.advice(trial, seconds)
+    if advice is not None:
+        print(f"\nsmall records: {advice}")
     if as_json:
         facts: dict[str, Any] = {"format": kind, "records": len(records), "bytes": num_bytes}
         facts["sizes"] = {name: some and asdict(some) for name, some in sizes.items()}
-        print(json.dumps(facts | {"trial": asdict(trial)}))
+        print(json.dumps(facts | {"trial": asdict(trial), "advice": advice and asdict(advice)}))
 
 
 def _size_lines(sizes: "Sizes") -> list[str]:
@@ -83,12 +92,11 @@ def _short(value: Any) -> str:
 
 
 def _cost_lines(records: "Records", trial: "Trial") -> list[str]:
-    rate = trial.num_records / trial.seconds
+    rate = trial.records_per_s
     each = trial.bytes_read / max(trial.num_records, 1)
-    how = "past the page cache" if trial.is_direct else "through the page cache"
     return [
         f"random order: {trial.num_records:,} records read and decoded in {trial.seconds:.1f} s by "
-        f"{trial.engine}, {how}",
+        f"{trial.how}",
         f"  {rate:,.0f} records/s, {each:,.0f} bytes asked of the system each",
         f"  an epoch takes {_duration(len(records) / rate)} and reads "
         f"{each * len(records) / 1e9:,.2f} GB at that rate",

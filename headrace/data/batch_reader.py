@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, final
 
 import numpy as np
@@ -12,6 +12,7 @@ from headrace.data.blanks import spread
 from headrace.data.columns import InGroups
 from headrace.data.decoding import Arrived, Batch, Decoding
 from headrace.data.groups import GroupReader
+from headrace.data.manner import Manner, choose_manner
 from headrace.data.plan import Spans
 from headrace.data.reader import EngineName, Pieces, Read, Reader
 from headrace.data.records import Records
@@ -39,8 +40,10 @@ class BatchReader:
         engine: as of Reader.
         direct: as of Reader.
         skips: whether records that cannot be had are left out; else they are errors.
+        manner: what an earlier one has found out about the files; None looks at them.
 
     Attributes:
+        manner: how they are read.
         reader: the Reader of the fields that are bytes in the files.
         decoding: what it makes of a batch that has arrived.
     """
@@ -53,6 +56,7 @@ class BatchReader:
         engine: EngineName = "auto",
         direct: bool | None = None,
         skips: bool = False,
+        manner: Manner | None = None,
     ) -> None:
         self._records = records
         self._fields = fields
@@ -61,7 +65,8 @@ class BatchReader:
             {name: records.fields[name] for name in fields}, records.paths, skips
         )
         self._in_bytes = [name for name in fields if records.is_in_bytes(name)]
-        self.reader = Reader(records.paths, engine=engine, direct=direct)
+        self.manner = manner or choose_manner(records.paths, engine, direct)
+        self.reader = Reader(records.paths, engine=engine, **asdict(self.manner))
         self._groups = GroupReader(records.paths)
 
     def start(self, indices: NDArray[np.int64]) -> Started:

@@ -1,9 +1,7 @@
 """Open files in bounded number, direct where the file system allows it, else the next best way."""
 
-import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import resource
 import stat
@@ -14,17 +12,12 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.memory import available_memory_bytes
-from headrace.errors import DataError
-
 __all__ = [
     "BUFFERED",
     "DIRECT",
     "DONTCACHE",
     "RWF_DONTCACHE",
     "OpenFiles",
-    "choose_direct",
-    "direct_alignment",
 ]
 
 BUFFERED, DONTCACHE, DIRECT = 0, 1, 2
@@ -32,8 +25,6 @@ BUFFERED, DONTCACHE, DIRECT = 0, 1, 2
 
 RWF_DONTCACHE = 0x80  # include/uapi/linux/fs.h, Linux 6.14 and newer
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
-_AT_FDCWD, _STATX_DIOALIGN = -100, 0x2000
-_STATX_BYTES, _STATX_MASK, _STATX_MEM_ALIGN, _STATX_OFFSET_ALIGN = 256, 0, 152, 156
 
 
 @final
@@ -52,7 +43,7 @@ class OpenFiles:
     """
 
     def __init__(self, paths: Sequence[Path], *, direct: bool, max_open: int | None = None) -> None:
-        self.paths = [Path(path) for path in paths]
+        self.paths = paths
         if max_open is None:
             soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             max_open = 1024 if soft_limit < 0 else max(1, min(1024, soft_limit // 2))
@@ -169,54 +160,6 @@ class OpenFiles:
         del self._recent[file]
         os.close(int(self.descriptors[file]))
         self.descriptors[file] = -1
-
-
-def choose_direct(paths: Sequence[Path], direct: bool | None) -> tuple[bool, int]:
-    """Whether to read directly, and the alignment that every file's file system is content with.
-
-    Args:
-        paths: the files.
-        direct: the user's wish; None: when the files exceed half of the available memory.
-
-    Raises:
-        DataError: a file is missing; looked at only when the answer may be direct.
-    """
-    if direct is False:
-        return False, 1
-    total_bytes, sample_of_device = 0, dict[int, Path]()
-    for path in paths:
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise DataError(
-                "a data file cannot be opened",
-                got=os.strerror(error.errno or errno.ENOENT),
-                where=path,
-            ) from error
-        total_bytes += status.st_size
-        sample_of_device.setdefault(status.st_dev, path)
-    if direct is None and total_bytes <= available_memory_bytes() // 2:
-        return False, 1
-    alignments = [direct_alignment(path) for path in sample_of_device.values()]
-    return True, max([512, *alignments])
-
-
-def direct_alignment(path: Path) -> int:
-    """The alignment that direct reads of a file need, in bytes; 0 if the file allows none.
-
-    Asks statx (STATX_DIOALIGN, Linux 6.1 and newer); where that has no answer, one page.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "statx"):
-        return mmap.PAGESIZE
-    answer = ctypes.create_string_buffer(_STATX_BYTES)
-    name = os.fsencode(path)
-    failed = libc.statx(_AT_FDCWD, name, 0, ctypes.c_uint(_STATX_DIOALIGN), answer)
-    words = np.frombuffer(answer.raw, np.uint32)
-    if failed or not words[_STATX_MASK // 4] & _STATX_DIOALIGN:
-        return mmap.PAGESIZE
-    memory, offset = int(words[_STATX_MEM_ALIGN // 4]), int(words[_STATX_OFFSET_ALIGN // 4])
-    return max(memory, offset) if offset else 0
 
 
 def _expect_random(descriptor: int) -> None:

@@ -19,7 +19,7 @@ from headrace.data.formats.format import Format, identity_of
 from headrace.data.formats.layout import Layout
 from headrace.data.memory import available_memory_bytes
 from headrace.errors import DataError
-from headrace.files import appearing
+from headrace.files import appearing, cache_folder
 from headrace.progress import Progress
 
 __all__ = ["FOLDER", "StoredTable", "columns_of", "index_paths", "read_index", "source_of"]
@@ -115,10 +115,9 @@ def columns_of(path: Path, format: Format, progress: Progress) -> Mapping[str, C
 def index_paths(path: Path, format: Format) -> tuple[Path, Path]:
     """Where the side-car of a file may be: beside it, or in the user's cache folder."""
     key = hashlib.blake2b(identity_of(format).encode(), digest_size=4).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = hashlib.blake2b(os.fsencode(path.parent), digest_size=8).hexdigest()
     name = f"{path.name}.{key}.index"
-    return path.parent / FOLDER / name, cache / "headrace" / "index" / folder / name
+    return path.parent / FOLDER / name, cache_folder() / "index" / folder / name
 
 
 def read_index(place: Path, path: Path, format: Format) -> Mapping[str, Stored] | None:

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from headrace.data.blanks import emptied
 from headrace.data.collate import to_tensors
 from headrace.data.decoding import VALID, Batch, Decoded, Decoding
+from headrace.data.manner import in_words
 from headrace.data.order import Order, RandomOrder, require_whole
 from headrace.data.permutation import LARGEST_ARRAY
 from headrace.data.prefetch import Prefetch, Reading, Wanted
 from headrace.data.reader import EngineName
 from headrace.data.records import Records
+from headrace.data.survey import Advice, Survey
 from headrace.data.transforming import Collate, Transform, Transforming
 from headrace.data.workers import WorkerKind, Workers
 from headrace.errors import DataError, RunError
@@ -140,6 +142,7 @@ class Loader:
             fields=names,
             engine=engine,
             direct=direct,
+            manner=None,
             batches_ahead=max(batches_ahead, workers),
             decoding=decoding,
             then=then,
@@ -154,6 +157,7 @@ class Loader:
         self._prefetch: Prefetch | None = None
         self._reading_start = 0
         self._bytes_before = 0
+        self._how = "not yet chosen"
         self._blank: Batch | None = None
         self.num_damaged = 0
         self.num_filtered = 0
@@ -173,6 +177,32 @@ class Loader:
     def bytes_read(self) -> int:
         """Bytes asked of the system so far, those read ahead included."""
         return self._bytes_before + (self._prefetch.bytes_read if self._prefetch else 0)
+
+    @property
+    def engine(self) -> str:
+        """How the files are read, in words, such as "io_uring, 128 reads at a time, past the page
+        cache"; "not yet chosen" before the first batch has come."""
+        reader = self._prefetch.reader if self._prefetch else None
+        return self._how if reader is None else in_words(reader.reader)
+
+    def advice(self, seconds: float = 1.0) -> Advice | None:
+        """Whether an order by pages would bring small records faster, by trying both for a while.
+
+        Says in words how much, from how many records a second on it pays, and how much randomness
+        it gives up. None where random order loses nothing: records of about a page or more, or
+        reads through the page cache.
+
+        Args:
+            seconds: of each trial.
+
+        Raises:
+            ReadError: a record cannot be read, or is damaged.
+        """
+        reading = self._reading
+        survey = Survey(
+            self.records, reading.fields, self.batch_size, reading.engine, reading.direct
+        )
+        return survey.advice(survey.trial(RandomOrder(), seconds), seconds)
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -294,6 +324,9 @@ class Loader:
         if self._prefetch is not None:
             self._prefetch.close()
             self._bytes_before += self._prefetch.bytes_read
+            self._how = self.engine
+            if self._prefetch.reader is not None:
+                self._reading = replace(self._reading, manner=self._prefetch.reader.manner)
             self._prefetch = None
 
     @property

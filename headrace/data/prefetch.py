@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.data.batch_reader import BatchReader, Started
 from headrace.data.decoding import Arrived, Decoded, Decoding
+from headrace.data.manner import Manner
 from headrace.data.reader import EngineName
 from headrace.data.records import Records
 from headrace.data.workers import Workers
@@ -44,6 +45,7 @@ class Reading:
         fields: names.
         engine: see Reader.
         direct: see Reader.
+        manner: see BatchReader.
         batches_ahead: batches that are under way or wait to be taken, at most.
         decoding: what their bytes become.
         then: what is done to them after that.
@@ -53,6 +55,7 @@ class Reading:
     fields: tuple[str, ...]
     engine: EngineName
     direct: bool | None
+    manner: Manner | None
     batches_ahead: int
     decoding: Decoding
     then: Callable[[Decoded], Decoded]
@@ -88,7 +91,13 @@ class Prefetch:
     @property
     def bytes_read(self) -> int:
         """Bytes asked of the system so far, for batches not yet taken too."""
-        return self._work.bytes_read
+        reader = self._work.reader
+        return 0 if reader is None else reader.reader.bytes_requested
+
+    @property
+    def reader(self) -> BatchReader | None:
+        """What the thread reads by; None until it has begun."""
+        return self._work.reader
 
     def take(self, number: int) -> Decoded | None:
         """The batch of this number, counted from 0: the next one.
@@ -142,7 +151,7 @@ class _Work:
         # None instead of a batch: it was delivered, and is asked for again.
         self.ready: SimpleQueue[tuple[int, Future[Decoded] | None] | BaseException] = SimpleQueue()
         self.stopped = False
-        self.bytes_read = 0
+        self.reader: BatchReader | None = None
         self._num_finished = 0
         self._asked = -1
         self._failure: BaseException | None = None
@@ -157,7 +166,9 @@ class _Work:
                 engine=reading.engine,
                 direct=reading.direct,
                 skips=reading.decoding.skips,
+                manner=reading.manner,
             ) as reader:
+                self.reader = reader
                 self._read(reader)
         except BaseException as error:
             self._failure = error
@@ -198,7 +209,6 @@ class _Work:
                     break
                 num_started += 1
                 under_way.append((reader.start(wanted.indices), wanted))
-                self.bytes_read = reader.reader.bytes_requested
             if not under_way:
                 return
             started, wanted = under_way.popleft()

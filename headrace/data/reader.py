@@ -13,15 +13,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.data.backend import Engine, EngineName, make_engine
 from headrace.data.buffers import BufferPool, Given, Memory
-from headrace.data.engine import Engine, EngineName, make_engine
-from headrace.data.files import (
-    BUFFERED,
-    DIRECT,
-    RWF_DONTCACHE,
-    OpenFiles,
-    choose_direct,
-)
+from headrace.data.direct import choose_direct
+from headrace.data.files import BUFFERED, DIRECT, RWF_DONTCACHE, OpenFiles
 from headrace.data.plan import Spans, pieces_of, plan_in_order, plan_reads
 from headrace.data.read import TICKET_BITS, Read
 from headrace.errors import DataError, RunError
@@ -97,10 +92,12 @@ class Reader:
             files together exceed half of the available memory. Where a file system refuses direct
             reads, RWF_DONTCACHE and then buffered reads take their place, and ``refusals`` says so.
         queue_depth: reads in flight at a time.
+        alignment: of direct reads, in bytes; None asks the file systems.
         max_open_files: by default half of what the process may open, 1024 at most.
 
     Attributes:
         engine: "uring" or "threads".
+        queue_depth: reads in flight at a time.
         alignment: of the reads, in bytes.
         bytes_requested: bytes of all reads started so far.
         num_reads: system-level reads started so far.
@@ -117,15 +114,19 @@ class Reader:
         engine: EngineName = "auto",
         direct: bool | None = None,
         queue_depth: int = 128,
+        alignment: int | None = None,
         max_open_files: int | None = None,
     ) -> None:
         if queue_depth < 1:
             raise DataError("queue_depth is too small", got=queue_depth, expected="at least 1")
         if max_open_files is not None and max_open_files < 1:
             raise DataError("max_open_files is too small", got=max_open_files, expected="1 or more")
-        files = [Path(path) for path in paths]
-        want_direct, self.alignment = choose_direct(files, direct)
-        self._files = OpenFiles(files, direct=want_direct, max_open=max_open_files)
+        files = [path if isinstance(path, Path) else Path(path) for path in paths]
+        if direct is None or alignment is None:
+            direct, alignment = choose_direct(files, direct)
+        self.queue_depth = queue_depth
+        self.alignment = alignment
+        self._files = OpenFiles(files, direct=direct, max_open=max_open_files)
         self._pool = BufferPool()
         self._engine: Engine = make_engine(engine, queue_depth)
         self._batch = max(1, queue_depth // 4)  # reaped at a time; more lets the queue run low
@@ -136,7 +137,7 @@ class Reader:
         self._num_started = 0
         self._closed = False
         # Direct reads want nothing of the page cache.
-        self._tries_cached = engine == "auto" and sys.platform == "linux" and not want_direct
+        self._tries_cached = engine == "auto" and sys.platform == "linux" and not direct
         self.bytes_requested = 0
         self.num_reads = 0
 

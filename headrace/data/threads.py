@@ -14,7 +14,7 @@ __all__ = ["Threads"]
 
 @final
 class Threads:
-    """The contract of headrace.data.engine.Engine by a pool of threads.
+    """The contract of headrace.data.backend.Engine by a pool of threads.
 
     Args:
         queue_depth: requests that may be under way, waiting ones included.
@@ -59,7 +59,7 @@ class Threads:
         return self._preads.num_free(self._pool)
 
     def push(self, requests: Requests, buffer: NDArray[np.uint8]) -> None:
-        """Queues reads, at most ``room``; see headrace.data.engine.Engine."""
+        """Queues reads, at most ``room``; see headrace.data.backend.Engine."""
         self._preads.push(self._pool, requests, self._work_in)
 
     def collect(self, num_wanted: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

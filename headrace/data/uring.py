@@ -43,7 +43,7 @@ _COMPLETION = np.dtype([("ticket", "i8"), ("result", "i4"), ("flags", "u4")])
 
 @final
 class Uring:
-    """The contract of headrace.data.engine.Engine by one io_uring.
+    """The contract of headrace.data.backend.Engine by one io_uring.
 
     The ring belongs to the thread and process that made it: the kernel is told so, and saves locks
     and interruptions for it.
@@ -120,7 +120,7 @@ class Uring:
         return self._depth - self.num_in_flight
 
     def push(self, requests: Requests, buffer: NDArray[np.uint8]) -> None:
-        """Copies requests to the ring, at most ``room``; see headrace.data.engine.Engine."""
+        """Copies requests to the ring, at most ``room``; see headrace.data.backend.Engine."""
         tail, num_slots, num = int(self._sq_tail[0]), len(self._entries), len(requests)
         rows = requests.view(np.uint64).reshape(num, self._entries.shape[1])
         first = tail & (num_slots - 1)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import headrace
 from headrace.errors import DataError
-from headrace.files import appearing
+from headrace.files import appearing, cache_folder
 from headrace.recipes.models import convolutional_net
 
 __all__ = ["data", "loss", "num_correct", "optimizer", "run", "unpacked"]
@@ -31,8 +31,7 @@ def unpacked(name: str) -> Path:
         DataError: it is neither in the folder nor in the cache, or cannot be unpacked.
     """
     folder = Path(os.environ.get(FOLDER) or PACKAGED)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = cache / "headrace" / "fashion-mnist" / name
+    path = cache_folder() / "fashion-mnist" / name
     for ready in (folder / name, path):
         if ready.exists():
             return ready

@@ -11,7 +11,8 @@ SURFACE = """
 headrace --help -h
 headrace demo --help -h --json
 headrace index PATHS --fields --format --help -h --json --option -o
-headrace inspect PATHS --fields --format --help -h --json --option -o --seconds
+headrace inspect PATHS --direct --fields --format --help -h --json --no-direct --option -o
+    --seconds
 headrace pack PATHS --fields --format --help -h --option --out --shuffle --to -o
 headrace schedule NAME --batches --help -h --json --micro-batches --stages --strategy
 headrace train RECIPE --cuts --epochs --help -h --json --micro-batches --out --seed --simulate

@@ -44,7 +44,7 @@ NO_TORCH = (
     " pipeline.strategy pipeline.clock data.formats data.index data.order data.plan data.records"
     " data.orders data.permutation data.selection data.mixture"
     " data.columns data.opening"
-    " data.reader data.uring data.threads data.preads data.cached data.libc data.engine"
+    " data.reader data.uring data.threads data.preads data.cached data.libc data.backend"
     " data.read data.request data.files data.buffers data.memory data.checksums"
 ).split()
 ONLY_IN = {

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headrace.data import uring
-from headrace.data.engine import Engine
+from headrace.data.backend import Engine
 from headrace.data.plan import Spans
 from headrace.data.reader import Pieces
 from headrace.data.request import Requests

@@ -36,7 +36,7 @@ def pushed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             offsets.extend(requests["offset"].tolist())
             super().push(requests, buffer)
 
-    monkeypatch.setattr("headrace.data.engine.Uring", Watched)
+    monkeypatch.setattr("headrace.data.backend.Uring", Watched)
     return offsets
 
 

@@ -199,7 +199,7 @@ def test_direct_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = random_file(tmp_path / "data", 10_000)
     spans = one_piece_each(0, 5000, 5000)
     for memory_bytes, is_direct in ((20_000, False), (19_998, True)):
-        monkeypatch.setattr("headrace.data.files.available_memory_bytes", lambda n=memory_bytes: n)
+        monkeypatch.setattr("headrace.data.direct.available_memory_bytes", lambda n=memory_bytes: n)
         with Reader([path]) as reader:
             assert reader.direct == is_direct
             assert read_all(reader, spans) == true_records([path], spans)

@@ -83,6 +83,22 @@ class PageOrder(Order):
             )
         return cls(seed, max(1, int(page_bytes // distances.mean())) if len(distances) else 1)
 
+    def independent_records(self, batch_size: int, correlation: float) -> float:
+        """As how many records, drawn independently, a batch counts for the mean of its gradients.
+
+        The variance of that mean is sigma^2 / b (1 + (g - 1) rho), where that of independent ones
+        is sigma^2 / n.
+
+        Args:
+            batch_size: b, a multiple of g.
+            correlation: rho, between the gradients of two records of a group: 1 where neighbours in
+                the file are all alike, such as on a sorted one, 0 where they are no more alike than
+                any two.
+
+        Source: Kish (1965), "Survey Sampling", section 5.4: the design effect of clusters.
+        """
+        return batch_size / (1 + (min(self.group_size, batch_size) - 1) * correlation)
+
     @property
     def identity(self) -> Identity:
         """Kind, version, seed and group size."""

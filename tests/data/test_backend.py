@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headrace.data import uring
-from headrace.data.engine import EngineName
+from headrace.data.backend import EngineName
 from headrace.data.files import RWF_DONTCACHE
 from headrace.data.reader import Reader
 from headrace.data.request import REQUEST
