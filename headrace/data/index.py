@@ -114,7 +114,7 @@ def columns_of(path: Path, format: Format, progress: Progress) -> Mapping[str, C
 
 def index_paths(path: Path, format: Format) -> tuple[Path, Path]:
     """Where the side-car of a file may be: beside it, or in the user's cache folder."""
-    key = hashlib.blake2b(identity_of(format).encode(), digest_size=4).hexdigest()
+    key = hashlib.blake2b(identity_of(format, scan=True).encode(), digest_size=4).hexdigest()
     folder = hashlib.blake2b(os.fsencode(path.parent), digest_size=8).hexdigest()
     name = f"{path.name}.{key}.index"
     return path.parent / FOLDER / name, cache_folder() / "index" / folder / name
@@ -136,7 +136,9 @@ def read_index(place: Path, path: Path, format: Format) -> Mapping[str, Stored] 
             if len(text) < size or zlib.crc32(text) != check:
                 raise _damaged(place)
             header = json.loads(text)
-            if header["format"] != identity_of(format) or header["source"] != source_of(path):
+            if header["format"] != identity_of(format, scan=True) or header["source"] != source_of(
+                path
+            ):
                 return None
             blocks = _Blocks(place, _data_start(size), header["data_bytes"])
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -165,7 +167,7 @@ def _write(
     for start, array in arrays:
         data[start : start + array.nbytes] = array.view(np.uint8)
     header = {
-        "format": identity_of(format),
+        "format": identity_of(format, scan=True),
         "source": source,
         "fields": fields,
         "data_bytes": len(data),

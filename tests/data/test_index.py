@@ -17,7 +17,7 @@ import pytest
 import headrace
 from headrace.data.formats.format import Column, Format, Table
 from headrace.data.formats.lines import Lines
-from headrace.data.index import columns_of, index_paths, read_index
+from headrace.data.index import FOLDER, columns_of, index_paths, read_index
 from headrace.errors import DataError
 from headrace.progress import Progress, Silent
 
@@ -342,3 +342,18 @@ def test_no_index_for_what_a_header_tells(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(3))
     headrace.open(tmp_path / "a.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
+
+
+def test_options_of_decoding_share_an_index(tmp_path):
+    """Where records lie is found once for all of them; options of the scan find another index."""
+    text = tmp_path / "x.svm"
+    text.write_text("1 1:2 3:4\n0 2:1\n")
+    for options in ({}, {"num_features": 9}, {"multilabel": True}, {"zero_based": True}):
+        headrace.open(text, "libsvm", **options)
+        assert len(list((tmp_path / FOLDER).iterdir())) == 1
+    fingerprints = {headrace.open(text).fingerprint}
+    headrace.open(text, "libsvm", sort=True)
+    assert len(list((tmp_path / FOLDER).iterdir())) == 2
+    fingerprints.add(headrace.open(text, "libsvm", num_features=9).fingerprint)
+    fingerprints.add(headrace.open(text, "libsvm", sort=True).fingerprint)
+    assert len(fingerprints) == 3

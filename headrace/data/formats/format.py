@@ -1,7 +1,7 @@
 """What a format is: it finds where records lie, and knows what their bytes mean."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -23,7 +23,10 @@ __all__ = [
     "bytes_of",
     "describe",
     "identity_of",
+    "of_decoding",
 ]
+
+_OF_DECODING = {"of": "decoding"}
 
 
 class DecodedGroup(Protocol):
@@ -169,11 +172,26 @@ def bytes_of(
     return [whole[start:stop].tobytes() for start, stop in zip(starts, stops, strict=True)]
 
 
-def identity_of(format: Format) -> str:
-    """Text that two formats share if they find the same records in the same file."""
+def of_decoding(default: Any) -> Any:
+    """An option of a format's dataclass that ``decode`` or ``join`` heeds and ``scan`` does not, so
+    that an index is good for all its values."""
+    return field(default=default, metadata=_OF_DECODING)
+
+
+def identity_of(format: Format, *, scan: bool = False) -> str:
+    """Text that two formats share if they find the same values in the same file.
+
+    Args:
+        format: one.
+        scan: leave out the options that do not change where the records are found.
+    """
     kind = f"{type(format).__module__}.{type(format).__qualname__} {format.version}"
     if is_dataclass(format):
-        options = {option.name: getattr(format, option.name) for option in fields(format)}
+        options = {
+            option.name: getattr(format, option.name)
+            for option in fields(format)
+            if not (scan and option.metadata == _OF_DECODING)
+        }
     else:
         options = dict(sorted(vars(format).items()))
     return f"{kind} {options!r}"

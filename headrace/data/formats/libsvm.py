@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.formats.format import Format, Table
+from headrace.data.formats.format import Format, Table, of_decoding
 from headrace.data.formats.sparse import SparseRows
 from headrace.data.formats.svmlight import labels_of, numbers_of, query_of, rows_of
 from headrace.data.formats.text import BEFORE_BYTES, PIECE_BYTES, scan_text, with_room
@@ -47,9 +47,9 @@ class LibSVM(Format):
     file without features for zero-based; svmlight.joachims.org.
     """
 
-    zero_based: bool | Literal["auto"] = "auto"
-    num_features: int | None = None
-    multilabel: bool = False
+    zero_based: bool | Literal["auto"] = of_decoding("auto")
+    num_features: int | None = of_decoding(None)
+    multilabel: bool = of_decoding(False)
     sort: bool = False
 
     name: ClassVar[str] = "libsvm"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.data.formats.column import ANY_LENGTH, BYTE, Column, Refused, Table
 from headrace.data.formats.extensions import value_of
-from headrace.data.formats.format import Format
+from headrace.data.formats.format import Format, of_decoding
 from headrace.data.formats.layout import Layout, exact_size
 from headrace.errors import DataError
 from headrace.progress import Progress
@@ -43,7 +43,7 @@ class Mds(Format):
     Source: mosaicml-streaming, streaming/base/format/mds.
     """
 
-    decoded: bool = False
+    decoded: bool = of_decoding(False)
 
     name: ClassVar[str] = "mds"
     takes_folders: ClassVar[bool] = True

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.data.formats.archive import Archive, Member
 from headrace.data.formats.extensions import value_of
-from headrace.data.formats.format import Format, Table, bytes_of
+from headrace.data.formats.format import Format, Table, bytes_of, of_decoding
 from headrace.data.formats.walking import walk_file
 from headrace.errors import DataError
 from headrace.progress import Progress
@@ -44,7 +44,7 @@ class Tar(Format):
     Source: webdataset.github.io/webdataset, "The WebDataset Format".
     """
 
-    decoded: bool = field(default=False, compare=False)  # the index is the same
+    decoded: bool = of_decoding(False)
 
     name: ClassVar[str] = "tar"
 

@@ -1,7 +1,7 @@
 """TFRecord files, as TensorFlow writes them: any bytes, each framed by its length and checksums."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.data.formats.example import parse_example
-from headrace.data.formats.format import Format, Table, bytes_of
+from headrace.data.formats.format import Format, Table, bytes_of, of_decoding
 from headrace.data.formats.walking import walk_file
 from headrace.errors import DataError
 from headrace.progress import Progress
@@ -33,7 +33,7 @@ class TFRecord(Format):
     Source: tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
     """
 
-    example: bool = field(default=False, compare=False)  # the index is the same
+    example: bool = of_decoding(False)
 
     name: ClassVar[str] = "tfrecord"
 
