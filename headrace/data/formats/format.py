@@ -26,7 +26,7 @@ __all__ = [
     "of_decoding",
 ]
 
-_OF_DECODING = {"of": "decoding"}
+_OF_DECODING: Mapping[str, str] = {"of": "decoding"}
 
 
 class DecodedGroup(Protocol):
