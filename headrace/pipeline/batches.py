@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace.errors import DataError
 from headrace.pipeline.masks import Expected, both, checked_mask, rows_of
+from headrace.pipeline.values import put_together, taken_apart, tensors_in
 from headrace.shares import even_sizes
 
 __all__ = ["Arriving", "Batch"]
@@ -21,8 +22,8 @@ class Batch:
 
     Args:
         num_records: how many records; every process must know it.
-        inputs: a tensor, or a tuple of tensors, with the records along dimension 0. Only the
-            process of the first stage needs it.
+        inputs: a tensor, or a tuple or dict of tensors, with the records along dimension 0. Only
+            the process of the first stage needs it.
         targets: likewise for the process of the last stage.
         inputs_valid: bool[num_records], tensor or array: which records have inputs to be trained
             on; None is all. The others' rows may hold anything: no layer sees them.
@@ -74,17 +75,14 @@ class Batch:
 
 
 def _num_rows(value: Any, number: int) -> int:
-    tensors = value if isinstance(value, tuple) else (value,)
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor) or tensor.ndim == 0:
-            raise DataError(
-                "a batch is made of tensors with the records along dimension 0",
-                got="a tensor of no dimension"
-                if isinstance(tensor, Tensor)
-                else type(tensor).__name__,
-                where=f"batch {number}",
-                remedy="let what makes the batch give tensors, of records of one shape",
-            )
+    tensors = [value] if isinstance(value, Tensor) else list(tensors_in(value))
+    if not tensors or any(tensor.ndim == 0 for tensor in tensors):
+        raise DataError(
+            "a batch is made of tensors with the records along dimension 0",
+            got="a tensor of no dimension" if tensors else type(value).__name__,
+            where=f"batch {number}",
+            remedy="let what makes the batch give tensors, of records of one shape",
+        )
     return min(len(tensor) for tensor in tensors)
 
 
@@ -212,10 +210,10 @@ class Arriving:
 
 
 def _cut(value: Any, sizes: list[int]) -> list[Any]:
-    """The rows of a tensor, or of each tensor of a tuple, in pieces."""
-    if isinstance(value, tuple):
-        return list(zip(*(torch.split(tensor, sizes) for tensor in value), strict=True))
-    return list(torch.split(value, sizes))
+    """The rows of each tensor of a value, in pieces."""
+    tensors, form = taken_apart(value)
+    pieces = zip(*(torch.split(tensor, sizes) for tensor in tensors), strict=True)
+    return [put_together(piece, form) for piece in pieces]
 
 
 def _valid_parts(value: Any, valid: Tensor | None, sizes: list[int]) -> list[Any]:

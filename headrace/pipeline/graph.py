@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from headrace.errors import ModelError
+from headrace.pipeline.trace import units_of
 
 __all__ = ["Layer", "layers", "require_untied"]
-
-_CHAIN = "an nn.Sequential that runs its children in order and holds nothing else"
 
 
 @dataclass(frozen=True)
@@ -18,35 +17,43 @@ class Layer:
     """One step of the chain: a module that takes what the layer before returned.
 
     Attributes:
-        name: the module's dotted name in the whole model, as `model.named_modules()` gives it.
-        module: the module itself, not a copy.
+        name: the dotted name in the whole model, as `model.named_modules()` gives it, of the module
+            or, of a unit of several, of the one that it begins with.
+        module: the module itself, not a copy; or a unit of such modules.
+        is_unit: whether the module's tensors have their names in the whole model already.
     """
 
     name: str
     module: nn.Module
+    is_unit: bool = False
+
+    def full_name(self, name: str) -> str:
+        """The name in the whole model of one of the module's tensors."""
+        return name if self.is_unit else f"{self.name}.{name}"
 
 
-def layers(model: nn.Module) -> list[Layer]:
-    """The layers of a model, nested `nn.Sequential`s flattened.
+def layers(model: nn.Module, arguments: Sequence[str] | None = None) -> list[Layer]:
+    """The layers of a model: those of an `nn.Sequential`, or the units of any other module.
 
-    A nested Sequential stays one layer if it is more than its children in order: if it has its own
-    forward, hooks, parameters or buffers. A module that stands in two places is listed twice.
+    Nested Sequentials are flattened, unless they are more than their children in order: have their
+    own forward, hooks, parameters or buffers. A module that stands in two places is listed twice.
+    Of any other module the forward is followed by torch.fx; see trace.units_of.
+
+    Args:
+        model: a chain or any module.
+        arguments: of its forward, those that a batch's inputs give; see trace.units_of.
 
     Raises:
-        ModelError: the model is no such chain, or has no layers.
+        ModelError: the forward cannot be followed, or there are no layers.
     """
-    if not _is_chain(model):
-        raise ModelError(
-            "this model cannot be cut into stages",
-            got=_description(model),
-            expected=_CHAIN,
-            remedy="write its forward as nn.Sequential(first, second, ...); each may be any module",
-        )
-    found = list(_flattened(model, ""))
+    if _is_chain(model):
+        found = list(_flattened(model, ""))
+    else:
+        found = [Layer(name, unit, is_unit=True) for name, unit in units_of(model, arguments)]
     if not found:
         raise ModelError(
             "this model has no layers",
-            got=_description(model),
+            got=f"{type(model).__qualname__} without children",
             remedy="give nn.Sequential at least one layer for each stage",
         )
     return found
@@ -116,8 +123,8 @@ def _flattened(module: nn.Module, name: str) -> Iterator[Layer]:
 
 def _tensors(layer: Layer) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers with their names in the whole model."""
-    yield from layer.module.named_parameters(prefix=layer.name)
-    yield from layer.module.named_buffers(prefix=layer.name)
+    for name, tensor in (*layer.module.named_parameters(), *layer.module.named_buffers()):
+        yield layer.full_name(name), tensor
 
 
 def _identity(tensor: Tensor) -> int:
@@ -126,16 +133,3 @@ def _identity(tensor: Tensor) -> int:
     A tensor without memory (empty, or on the meta device) is known by its object alone.
     """
     return tensor.data_ptr() or id(tensor)
-
-
-def _description(model: nn.Module) -> str:
-    name = type(model).__qualname__
-    if not isinstance(model, nn.Sequential):
-        return name
-    if len(model) == 0:
-        return f"{name} without children"
-    if _has_hooks(model):
-        return f"{name} with hooks of its own"
-    if _holds_tensors(model):
-        return f"{name} with parameters or buffers of its own"
-    return f"{name} with a forward of its own" if not _is_chain(model) else f"empty {name}"

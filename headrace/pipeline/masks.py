@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from headrace.errors import DataError, ModelError
+from headrace.pipeline.values import mapped
 
 __all__ = ["Expected", "both", "checked_mask", "rows_of"]
 
@@ -58,15 +59,15 @@ def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def rows_of(value: Any, rows: Tensor | None) -> Any:
-    """These rows of a tensor, or of each tensor of a tuple; all of them for None.
+    """These rows of a tensor, or of each tensor of a value; all of them for None.
 
     Raises:
         ModelError: it has another number of rows.
     """
     if rows is None:
         return value
-    if isinstance(value, tuple | list):
-        return tuple(rows_of(tensor, rows) for tensor in value)
+    if isinstance(value, tuple | list | dict):
+        return mapped(value, lambda tensor: rows_of(tensor, rows))
     if not isinstance(value, Tensor) or not value.ndim or len(value) != len(rows):
         raise ModelError(
             "rows of records that are not valid cannot be left out of the model's output",

@@ -65,7 +65,11 @@ class Pipeline:
     many processes would give.
 
     Args:
-        model: a chain of layers; nested ``nn.Sequential`` are flattened.
+        model: an ``nn.Sequential``, of which nested ones are flattened, or any module whose forward
+            torch.fx can follow.
+        arguments: of the forward of a module that is no ``nn.Sequential``, those that a batch's
+            inputs give: a tensor for one, a tuple or dict for several. None: those without a
+            default, or the first where all have one.
         loss: (output, target) -> the mean loss of its records, a scalar.
         optimizer: parameters -> a torch optimizer; called once a stage.
         stages: n; at least 1 layer each.
@@ -99,6 +103,7 @@ class Pipeline:
         seed: int = 0,
         threads_per_stage: int = 1,
         count: Callable[[Any], float] | None = None,
+        arguments: Sequence[str] | None = None,
         mesh: Mesh | None = None,
     ) -> None:
         family = (schedule or strategy.schedules[0]).replace("-", "_")
@@ -107,7 +112,7 @@ class Pipeline:
         require_valid(sample)
         if segment_batches is not None and segment_batches < 1:
             raise ScheduleError("segment_batches", got=segment_batches, expected="1 or more")
-        self.layers = layers(model)
+        self.layers = layers(model, arguments)
         self.cuts = tuple(cuts) if cuts is not None else partition([1.0] * len(self.layers), stages)
         require_cuts(self.cuts, len(self.layers), stages)
         require_untied(self.layers, self.cuts)
@@ -225,7 +230,7 @@ class Pipeline:
     def state_dict(self) -> dict[str, Tensor]:
         """The weights and buffers of the stages driven here, by the model's own names."""
         return {
-            f"{layer.name}.{key}": tensor
+            layer.full_name(key): tensor
             for interpreter in self._interpreters
             for layer in interpreter.stage.layers
             for key, tensor in layer.module.state_dict().items()

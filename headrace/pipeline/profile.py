@@ -13,10 +13,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from headrace.errors import ModelError
 from headrace.pipeline.graph import Layer
 from headrace.pipeline.partition import LayerCost
+from headrace.pipeline.values import mapped, tensors_in
 
 __all__ = ["profile"]
 
-Value = Any  # what passes between layers: a tensor, or a tuple or list of such values
+Value = Any  # what passes between layers; see values
 
 
 def profile(
@@ -89,7 +90,7 @@ class _SavedBytes:
             self._add(tensor)
 
     def given(self, value: Value) -> None:
-        for tensor in _tensors(value):
+        for tensor in tensors_in(value):
             self._add(tensor)
 
     def kept(self, tensor: Tensor) -> Tensor:
@@ -122,7 +123,7 @@ def _measured(
             meter.given(given)
             with saved_tensors_hooks(meter.kept, lambda tensor: tensor):
                 outputs, forward_s = _timed(device, lambda: call(given))
-            for tensor in _tensors(outputs):
+            for tensor in tensors_in(outputs):
                 meter.kept(tensor)
         backward_s = _backward(device, inputs, outputs, module)
     except Exception as error:
@@ -132,14 +133,14 @@ def _measured(
             where=f"layer {name!r} ({type(module).__qualname__})",
             remedy="run the model on one micro-batch of these inputs to see it fail by itself",
         ) from error
-    is_trained = any(tensor.requires_grad for tensor in _tensors(outputs))
+    is_trained = any(tensor.requires_grad for tensor in tensors_in(outputs))
     return _detached(outputs, is_trained), forward_s, backward_s
 
 
 def _backward(device: torch.device, inputs: Value, outputs: Value, module: nn.Module) -> float:
     """The time of the gradients of all that is trained, none of which is stored in a `.grad`."""
-    ends = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
-    sources = [t for t in (*_tensors(inputs), *module.parameters()) if t.requires_grad]
+    ends = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
+    sources = [t for t in (*tensors_in(inputs), *module.parameters()) if t.requires_grad]
     if not ends or not sources:
         return 0.0
     slopes = [torch.ones_like(tensor) for tensor in ends]
@@ -199,28 +200,9 @@ def _with_loss(
 
 
 def _device_of(value: Value, modules: Sequence[nn.Module]) -> torch.device:
-    for tensor in (*_tensors(value), *(p for module in modules for p in module.parameters())):
+    for tensor in (*tensors_in(value), *(p for module in modules for p in module.parameters())):
         return tensor.device
     return torch.device("cpu")
-
-
-def _tensors(value: Value) -> Iterator[Tensor]:
-    """The tensors of a value, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _tensors(part)
-
-
-def _mapped(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
-    """The value with its tensors changed and all else as it is."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple | list):
-        parts = [_mapped(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
 
 
 def _detached(value: Value, is_trained: bool) -> Value:
@@ -228,9 +210,9 @@ def _detached(value: Value, is_trained: bool) -> Value:
         is_real = tensor.is_floating_point() or tensor.is_complex()
         return tensor.detach().requires_grad_(is_trained and is_real)
 
-    return _mapped(value, detach)
+    return mapped(value, detach)
 
 
 def _copied(value: Value) -> Value:
     # A clone is no leaf of the graph, so that a layer may change it.
-    return _mapped(value, lambda tensor: tensor.clone())
+    return mapped(value, lambda tensor: tensor.clone())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headrace.errors import HeadraceError, ModelError, StageError
 from headrace.pipeline.graph import Layer
 from headrace.pipeline.masks import Expected, rows_of
+from headrace.pipeline.values import TENSOR, mapped, put_together, taken_apart
 
 __all__ = ["Crossing", "Stage", "crossing_of", "layer_seed"]
 
@@ -21,7 +22,7 @@ class Crossing(NamedTuple):
 
     Args:
         tensors: always a tuple; a gradient that is not needed is None.
-        is_single: whether the layers hand on a tensor rather than a tuple.
+        form: how the value that the layers hand on is made of them; see values.taken_apart.
         has_gradient: of each tensor, whether a gradient is wanted for it.
         weight: what the micro-batch weighs in its batch's loss; known on the way back.
         valid: bool[records of the batch] on the CPU, whose inputs are valid, on the way forward;
@@ -29,7 +30,7 @@ class Crossing(NamedTuple):
     """
 
     tensors: tuple[Tensor | None, ...]
-    is_single: bool = False
+    form: str = TENSOR
     has_gradient: tuple[bool, ...] = ()
     weight: float = 0.0
     valid: Tensor | None = None
@@ -125,13 +126,13 @@ class Stage:
         if crossing.is_empty:
             self._in_flight[micro_batch] = _InFlight((), (), weights)
             return crossing
-        entered, value = _enter(crossing)
+        entered, value = _enter(crossing, self.device)
         output = self._run(micro_batch, value)
-        left, is_single = self._tensors(output)
+        left, form = self._taken_apart(output)
         self._in_flight[micro_batch] = _InFlight(entered, left, weights)
         return Crossing(
             tuple(tensor.detach() for tensor in left),
-            is_single,
+            form,
             tuple(tensor.requires_grad for tensor in left),
             valid=crossing.valid,
         )
@@ -152,9 +153,9 @@ class Stage:
             nothing = (None,) * len(crossing.tensors)
             self._in_flight[micro_batch] = _InFlight(nothing, (), weights)
             return None
-        entered, value = _enter(crossing)
+        entered, value = _enter(crossing, self.device)
         output = rows_of(self._run(micro_batch, value), expected.rows)
-        targets = _to(expected.targets, self.device)
+        targets = _on(expected.targets, self.device)
         with _named("the loss"):
             loss = self._loss(output, targets)
             if not isinstance(loss, Tensor) or loss.ndim:
@@ -197,16 +198,16 @@ class Stage:
         """The layers' output alone, for evaluation: no graph, nothing kept."""
         if crossing.is_empty:
             return crossing
-        tensors, is_single = self._tensors(self._run(micro_batch, _value(crossing)))
-        return Crossing(tensors, is_single, (False,) * len(tensors), valid=crossing.valid)
+        tensors, form = self._taken_apart(self._run(micro_batch, self._value(crossing)))
+        return Crossing(tensors, form, (False,) * len(tensors), valid=crossing.valid)
 
     @torch.no_grad()
     def predict_last(
         self, micro_batch: int, crossing: Crossing, expected: Expected
     ) -> tuple[Any, Any]:
         """The last stage's output and the targets, of the records that count."""
-        output = rows_of(self._run(micro_batch, _value(crossing)), expected.rows)
-        return output, _to(expected.targets, self.device)
+        output = rows_of(self._run(micro_batch, self._value(crossing)), expected.rows)
+        return output, _on(expected.targets, self.device)
 
     def _run(self, micro_batch: int, value: Any) -> Any:
         state = self._generator.get_state()
@@ -219,51 +220,50 @@ class Stage:
             self._generator.set_state(state)
         return value
 
-    def _tensors(self, output: Any) -> tuple[tuple[Tensor, ...], bool]:
-        if isinstance(output, Tensor):
-            return (output,), True
-        if isinstance(output, tuple | list) and all(isinstance(t, Tensor) for t in output):
-            return tuple(output), False
-        raise ModelError(
-            "only tensors and tuples of tensors can cross a cut",
-            got=type(output).__name__,
-            where=f"the output of layer {self.layers[-1].name}",
-            remedy="cut at another layer",
-        )
+    def _value(self, crossing: Crossing) -> Any:
+        """What the first layer is given, without a graph."""
+        return put_together(_all(crossing.tensors), crossing.form, self.device)
+
+    def _taken_apart(self, output: Any) -> tuple[tuple[Tensor, ...], str]:
+        try:
+            return taken_apart(output)
+        except ModelError as error:
+            layer = self.layers[-1]
+            raise ModelError(
+                f"{error}", where=f"the output of layer {layer.name}", remedy="cut at another layer"
+            ) from error
 
 
 def crossing_of(value: Any, device: torch.device, valid: Tensor | None = None) -> Crossing:
     """The inputs of the first stage as if they had come over a cut; None where none is valid."""
     if value is None:
         return Crossing((), valid=valid)
-    value = _to(value, device)
-    tensors = value if isinstance(value, tuple) else (value,)
-    return Crossing(tensors, not isinstance(value, tuple), (False,) * len(tensors), valid=valid)
+    tensors, form = taken_apart(_on(value, device))
+    return Crossing(tensors, form, (False,) * len(tensors), valid=valid)
 
 
-def _to(value: Any, device: torch.device) -> Any:
-    if isinstance(value, tuple):
-        return tuple(tensor.to(device, non_blocking=True) for tensor in value)
-    return value.to(device, non_blocking=True)
+def _on(value: Any, device: torch.device) -> Any:
+    return mapped(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def _value(crossing: Crossing) -> Any:
-    return crossing.tensors[0] if crossing.is_single else crossing.tensors
+def _all(tensors: tuple[Tensor | None, ...]) -> list[Tensor]:
+    """What came forward, where no tensor is missing."""
+    return [tensor for tensor in tensors if tensor is not None]
 
 
-def _enter(crossing: Crossing) -> tuple[tuple[Tensor | None, ...], Any]:
+def _enter(crossing: Crossing, device: torch.device) -> tuple[tuple[Tensor | None, ...], Any]:
     """Leaves for the tensors that want a gradient, and the value that the layers are given."""
     leaves: list[Tensor | None] = []
-    values: list[Any] = []
-    for tensor, has_gradient in zip(crossing.tensors, crossing.has_gradient, strict=True):
-        if tensor is not None and has_gradient:
+    values: list[Tensor] = []
+    for tensor, has_gradient in zip(_all(crossing.tensors), crossing.has_gradient, strict=True):
+        if has_gradient:
             leaf = tensor.detach().requires_grad_()
             leaves.append(leaf)
             values.append(_Enter.apply(leaf))  # type: ignore[no-untyped-call]
         else:
             leaves.append(None)
             values.append(tensor)
-    return tuple(leaves), values[0] if crossing.is_single else tuple(values)
+    return tuple(leaves), put_together(values, crossing.form, device)
 
 
 def _reached(

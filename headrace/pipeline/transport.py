@@ -15,12 +15,13 @@ from headrace.errors import ModelError, PeerLostError, RunError
 from headrace.pipeline.mesh import Mesh
 from headrace.pipeline.prompt import prompt_threads
 from headrace.pipeline.stage import Crossing
+from headrace.pipeline.values import TENSOR
 
 __all__ = ["Distributed", "InProcess", "Link", "Transport", "decode", "encode", "span"]
 
-MAX_TENSORS = 16
+MAX_TENSORS = 64
 MAX_DIMENSIONS = 8
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 _GOODBYE = -1
 _PATIENCE_S = 3.0
 _DTYPES = (
@@ -121,11 +122,11 @@ def _require_number(number: int, micro_batch: int) -> None:
 
 @final
 class Link:
-    """One direction between two neighbours: a header of fixed size, a mask of valid records if
-    there is one, then each tensor's memory.
+    """One direction between two neighbours: a header of fixed size, the form of a value that is
+    more than a tensor, a mask of valid records if there is one, then each tensor's memory.
 
-    Header and mask go over gloo, so that shapes are known without waiting for a device; the memory
-    goes over the device's own backend (gloo, or NCCL, which no GPU has run yet).
+    Header, form and mask go over gloo, so that shapes are known without waiting for a device; the
+    memory goes over the device's own backend (gloo, or NCCL, which no GPU has run yet).
     """
 
     def __init__(self, mesh: Mesh, peer: int, *, forward: bool) -> None:
@@ -141,6 +142,9 @@ class Link:
         header = encode(micro_batch, crossing)
         self.is_amid = True
         works = [(self._isend(header, self._headers), header)]
+        if crossing.form != TENSOR:
+            form = torch.frombuffer(bytearray(crossing.form.encode()), dtype=torch.uint8)
+            works.append((self._isend(form, self._headers), form))
         if crossing.valid is not None:
             mask = crossing.valid.view(torch.uint8)
             works.append((self._isend(mask, self._headers), mask))
@@ -163,6 +167,10 @@ class Link:
         micro_batch, crossing, layouts = decode(header)
         if micro_batch == _GOODBYE:
             return None
+        if crossing.form != TENSOR:
+            form = torch.empty(len(crossing.form), dtype=torch.uint8)
+            self._recv(form, self._headers)
+            crossing = crossing._replace(form=form.numpy().tobytes().decode())
         if crossing.valid is not None:
             self._recv(crossing.valid.view(torch.uint8), self._headers)
         tensors: list[Tensor | None] = []
@@ -190,8 +198,9 @@ class Link:
 
 
 def encode(micro_batch: int, crossing: Crossing) -> Tensor:
-    """The header: int64[_HEADER] of version, micro-batch, weight, form, records in the mask of
-    valid ones (0 for none), number of tensors, then each tensor's layout.
+    """The header: int64[_HEADER] of version, micro-batch, weight, bytes of the form (0 for that of
+    a tensor), records in the mask of valid ones (0 for none), number of tensors, then each tensor's
+    layout.
 
     Raises:
         ModelError: more tensors or dimensions than a header holds, or a dtype without a number.
@@ -202,7 +211,8 @@ def encode(micro_batch: int, crossing: Crossing) -> Tensor:
         )
     weight = struct.unpack("<q", struct.pack("<d", crossing.weight))[0]
     mask_records = 0 if crossing.valid is None else len(crossing.valid)
-    words = [WIRE_VERSION, micro_batch, weight, int(crossing.is_single), mask_records]
+    form_bytes = 0 if crossing.form == TENSOR else len(crossing.form)
+    words = [WIRE_VERSION, micro_batch, weight, form_bytes, mask_records]
     words.append(len(crossing.tensors))
     wants = crossing.has_gradient or (False,) * len(crossing.tensors)
     for tensor, has_gradient in zip(crossing.tensors, wants, strict=True):
@@ -229,14 +239,14 @@ Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
 
 
 def decode(header: Tensor) -> tuple[int, Crossing, list[Layout | None]]:
-    """The micro-batch, the crossing without its tensors and with room for its mask, and each
-    tensor's dtype, shape and strides.
+    """The micro-batch, the crossing without its tensors and with room for its form and mask, and
+    each tensor's dtype, shape and strides.
 
     Raises:
         RunError: the peer speaks another version of the header.
     """
     words: list[int] = header.tolist()
-    version, micro_batch, weight, is_single, mask_records, num_tensors = words[:_FIXED]
+    version, micro_batch, weight, form_bytes, mask_records, num_tensors = words[:_FIXED]
     if version != WIRE_VERSION:
         raise RunError(
             "the neighbour speaks another version of headrace",
@@ -264,7 +274,7 @@ def decode(header: Tensor) -> tuple[int, Crossing, list[Layout | None]]:
         )
     crossing = Crossing(
         (),
-        bool(is_single),
+        " " * form_bytes or TENSOR,
         tuple(wants),
         struct.unpack("<d", struct.pack("<q", weight))[0],
         torch.empty(mask_records, dtype=torch.bool) if mask_records else None,

@@ -21,7 +21,7 @@ class Residual(nn.Sequential):
         return value + super().forward(value)
 
 
-def names(model):
+def names_of(model):
     """The names of the layers."""
     return [layer.name for layer in layers(model)]
 
@@ -47,10 +47,10 @@ def test_nested_chains_are_flattened_under_their_own_names():
 def test_a_chain_with_its_own_forward_is_one_layer():
     """A residual block is not taken apart."""
     model = nn.Sequential(nn.Linear(3, 3), Residual(nn.Linear(3, 3), nn.ReLU()))
-    assert names(model) == ["0", "1"]
+    assert names_of(model) == ["0", "1"]
     patched = nn.Sequential(nn.Linear(3, 3))
     patched.forward = lambda value: value
-    assert names(nn.Sequential(patched)) == ["0"]
+    assert names_of(nn.Sequential(patched)) == ["0"]
 
 
 def test_a_chain_with_hooks_or_tensors_is_one_layer():
@@ -59,7 +59,7 @@ def test_a_chain_with_hooks_or_tensors_is_one_layer():
     hooked.register_forward_hook(lambda module, inputs, output: output)
     holder = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     holder.register_buffer("scale", torch.ones(1))
-    assert names(nn.Sequential(hooked, holder, nn.Sequential(nn.ReLU()))) == ["0", "1", "2.0"]
+    assert names_of(nn.Sequential(hooked, holder, nn.Sequential(nn.ReLU()))) == ["0", "1", "2.0"]
 
 
 def test_a_module_in_two_places_is_two_layers():
@@ -68,29 +68,35 @@ def test_a_module_in_two_places_is_two_layers():
     assert layers(nn.Sequential(act, nn.Sequential(act))) == [Layer("0", act), Layer("1.0", act)]
 
 
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)])])
-def test_other_models_are_refused(model):
-    """With the class, what is needed and what to do."""
-    kind = type(model).__name__
-    with pytest.raises(
-        ModelError, match=f"cut into stages: got {kind}, expected.*Sequential.*write"
-    ):
-        layers(model)
+def test_models_that_are_no_chain():
+    """Their forward is followed: a Sequential that is more than its children, a layer alone."""
+    residual = Residual(nn.Linear(3, 3), nn.Linear(3, 3))
+    holder = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    holder.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    value = torch.randn(4, 3)
+    for model in (residual, holder, nn.Linear(3, 2)):
+        chain = layers(model)
+        found = value
+        for layer in chain:
+            found = layer.module(found)
+        assert torch.equal(found, model(value))
+        names = {layer.full_name(key) for layer in chain for key in layer.module.state_dict()}
+        assert names == set(model.state_dict())
+    assert names_of(residual) == ["0", "1"]
 
 
-def test_a_model_with_more_than_its_children_is_refused():
-    """Own forward, hooks, tensors: what would be lost is named."""
-    residual = Residual(nn.Linear(3, 3))
+def test_models_that_cannot_be_cut():
+    """Hooks on the whole, a forward that was set, none at all: what is in the way is named."""
     hooked = nn.Sequential(nn.Linear(3, 3))
     hooked.register_forward_pre_hook(lambda module, inputs: None)
-    holder = nn.Sequential(nn.Linear(3, 3))
-    holder.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    patched = nn.Sequential(nn.Linear(3, 3))
+    patched.forward = lambda value: value
     for model, fault in (
-        (residual, "Residual with a forward of its own"),
-        (hooked, "Sequential with hooks of its own"),
-        (holder, "Sequential with parameters or buffers of its own"),
+        (hooked, "it has hooks of its own"),
+        (patched, "its forward is not its class's"),
+        (nn.ModuleList([nn.Linear(2, 2)]), "it has no forward: got a ModuleList"),
     ):
-        with pytest.raises(ModelError, match=f"got {fault}, expected an nn.Sequential"):
+        with pytest.raises(ModelError, match=f"cannot be cut into stages: {fault}.*give its lay"):
             layers(model)
 
 

@@ -62,20 +62,20 @@ def test_a_loss_that_is_no_scalar_is_refused():
         pipeline.train([(torch.zeros(4, 2), torch.zeros(4, 2))])
 
 
-def test_only_tensors_cross_a_cut():
-    """A dict at a cut is refused with the layer's name; inside a stage anything goes."""
+def test_what_cannot_cross_a_cut():
+    """A set at a cut is refused with the layer's name; inside a stage anything goes."""
 
     class Gives(nn.Module):
         def forward(self, x):
-            return {"h": x}
+            return x, {"h"}
 
     class Takes(nn.Module):
         def forward(self, d):
-            return d["h"]
+            return d[0]
 
     batch = (torch.zeros(4, 2), torch.zeros(4, 2))
     layers = (nn.Linear(2, 2), Gives(), Takes(), nn.Linear(2, 2))
-    with pytest.raises(ModelError, match="got dict; in the output of layer 1; cut at another"):
+    with pytest.raises(ModelError, match="got set; in the output of layer 1; cut at another"):
         pipeline_of(*layers).train([batch])
     pipeline_of(*layers, stages=1).train([batch])
 
