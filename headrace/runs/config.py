@@ -45,7 +45,8 @@ class Run:
     """Everything about a run but where it is written. Callables are called in every process.
 
     Args:
-        model: makes the model; its layers are split into stages.
+        model: makes the model, an nn.Sequential or any module whose forward torch.fx can follow;
+            its layers are split into stages.
         data: opens the training records.
         inputs: the field that the first layer takes.
         targets: the field that the loss takes; may be the same field.
@@ -80,7 +81,7 @@ class Run:
         RecipeError: all that is wrong with the values, at once.
     """
 
-    model: "Callable[[], nn.Sequential]"
+    model: "Callable[[], nn.Module]"
     data: "Callable[[], Records]"
     inputs: str
     targets: str

@@ -32,7 +32,7 @@ class Prepared:
 
     records: Records
     evaluation: Records | None
-    model: nn.Sequential
+    model: nn.Module
     layers: list[Layer]
 
 
@@ -102,7 +102,7 @@ def _opened(role: str, opening: Callable[[], Records], run: Run) -> Records:
     return records
 
 
-def _made(run: Run) -> nn.Sequential:
+def _made(run: Run) -> nn.Module:
     """The model with its first weights, which the seed decides."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
@@ -124,7 +124,7 @@ def _called(role: str, make: Callable[[], T], kind: type[HeadraceError]) -> T:
         ) from error
 
 
-def _chain(model: nn.Sequential, run: Run) -> list[Layer]:
+def _chain(model: nn.Module, run: Run) -> list[Layer]:
     """The model's layers, enough of them; where the cuts are known, none in two stages."""
     chain = layers(model)
     if run.cuts is None:

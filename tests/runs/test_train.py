@@ -9,6 +9,7 @@ from safetensors import safe_open
 from torch import nn
 
 import headrace as library
+from headrace.runs.checkpoint import load_model
 from headrace.runs.recipe import load_recipe
 from tests.commands import headrace, torchrun
 from tests.recipes import INPUT_BYTES, NUM_RECORDS, TARGET_BYTES, write_recipe, write_records
@@ -287,3 +288,41 @@ def test_a_last_batch_that_is_not_full_is_left_out(tmp_path):
     assert (results["batches"], results["records"]) == (6, 192)
     assert results["bytes_read"] == {"0": 192 * INPUT_BYTES, "1": 192 * TARGET_BYTES}
     assert (results["accuracy"] * NUM_RECORDS) % 1 == pytest.approx(0, abs=1e-9)
+
+
+ORDINARY = """
+
+def model():
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(6, 16)
+            self.norm = nn.BatchNorm1d(16)
+            self.middle = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+            self.last = nn.Linear(16, 3)
+
+        def forward(self, x):
+            x = self.norm(self.first(x))
+            for layer in self.middle:
+                x = x + torch.tanh(layer(x))
+            return self.last(x)
+
+    return Net()
+"""
+
+
+def test_an_ordinary_module(tmp_path):
+    """Two processes train what one does; the plain model takes the weights."""
+    write_records(tmp_path)
+    path = write_recipe(tmp_path, more=ORDINARY)
+    for out, options in (("two", ()), ("one", ("--simulate",))):
+        headrace("train", path.name, "--cuts", 2, "--out", out, *options, cwd=tmp_path)
+
+    assert same_bits(tmp_path / "two", tmp_path / "one")
+    assert losses(tmp_path / "two") == losses(tmp_path / "one")
+    model = load_recipe(path).model()
+    model.load_state_dict(load_model(tmp_path / "two"))
+    assert lines(tmp_path / "two", "epoch")[-1]["loss"] < 1.0
