@@ -3,11 +3,12 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from headrace.errors import ModelError
-from headrace.pipeline.trace import units_of
+from headrace.pipeline.units import units_of
 
 __all__ = ["Layer", "layers", "require_untied"]
 
@@ -32,16 +33,19 @@ class Layer:
         return name if self.is_unit else f"{self.name}.{name}"
 
 
-def layers(model: nn.Module, arguments: Sequence[str] | None = None) -> list[Layer]:
+def layers(
+    model: nn.Module, arguments: Sequence[str] | None = None, example: Any = None
+) -> list[Layer]:
     """The layers of a model: those of an `nn.Sequential`, or the units of any other module.
 
     Nested Sequentials are flattened, unless they are more than their children in order: have their
     own forward, hooks, parameters or buffers. A module that stands in two places is listed twice.
-    Of any other module the forward is followed by torch.fx; see trace.units_of.
+    Of any other module the forward is followed by torch.fx or torch.export; see units.units_of.
 
     Args:
         model: a chain or any module.
-        arguments: of its forward, those that a batch's inputs give; see trace.units_of.
+        arguments: of its forward, those that a batch's inputs give; see units.units_of.
+        example: inputs of at least two records; likewise.
 
     Raises:
         ModelError: the forward cannot be followed, or there are no layers.
@@ -49,7 +53,9 @@ def layers(model: nn.Module, arguments: Sequence[str] | None = None) -> list[Lay
     if _is_chain(model):
         found = list(_flattened(model, ""))
     else:
-        found = [Layer(name, unit, is_unit=True) for name, unit in units_of(model, arguments)]
+        found = [
+            Layer(name, unit, is_unit=True) for name, unit in units_of(model, arguments, example)
+        ]
     if not found:
         raise ModelError(
             "this model has no layers",

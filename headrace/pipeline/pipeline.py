@@ -70,6 +70,8 @@ class Pipeline:
         arguments: of the forward of a module that is no ``nn.Sequential``, those that a batch's
             inputs give: a tensor for one, a tuple or dict for several. None: those without a
             default, or the first where all have one.
+        example: inputs of at least two records, by which torch.export follows such a module where
+            torch.fx cannot.
         loss: (output, target) -> the mean loss of its records, a scalar.
         optimizer: parameters -> a torch optimizer; called once a stage.
         stages: n; at least 1 layer each.
@@ -104,6 +106,7 @@ class Pipeline:
         threads_per_stage: int = 1,
         count: Callable[[Any], float] | None = None,
         arguments: Sequence[str] | None = None,
+        example: Any = None,
         mesh: Mesh | None = None,
     ) -> None:
         family = (schedule or strategy.schedules[0]).replace("-", "_")
@@ -112,7 +115,7 @@ class Pipeline:
         require_valid(sample)
         if segment_batches is not None and segment_batches < 1:
             raise ScheduleError("segment_batches", got=segment_batches, expected="1 or more")
-        self.layers = layers(model, arguments)
+        self.layers = layers(model, arguments, example)
         self.cuts = tuple(cuts) if cuts is not None else partition([1.0] * len(self.layers), stages)
         require_cuts(self.cuts, len(self.layers), stages)
         require_untied(self.layers, self.cuts)

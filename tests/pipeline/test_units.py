@@ -375,6 +375,38 @@ def test_what_depends_on_the_mode():
     assert layer_seed(0, first.name, 0) != layer_seed(0, second.name, 0)
 
 
+class Auxiliary(nn.Module):
+    """Takes another way in training: through a layer more, and returns two things."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.side = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.two = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        x = self.one(x)
+        side = None
+        if self.training:
+            side = self.side(torch.tanh(x)) * 0.5
+            x = x + side
+        return self.two(x), side
+
+
+def test_another_way_in_evaluation():
+    """Each unit does what the forward does there in its mode; what only training has is passed."""
+    model = Auxiliary()
+    chain = layers(model)
+    assert [layer.name for layer in chain] == ["one", "side", "two"]
+    for mode in (True, False):
+        value = floats(5)
+        for layer in chain:
+            layer.module.train(mode)
+            value = layer.module(value)
+        expected = model.train(mode)(floats(5))
+        assert torch.equal(value[0], expected[0])
+        assert value[1] is None if expected[1] is None else torch.equal(value[1], expected[1])
+
+
 class Noisy(nn.Module):
     """Makes random tensors and tensors of a size that depends on the batch."""
 
@@ -449,7 +481,7 @@ class Wrong(nn.Module):
     def __init__(self, kind):
         super().__init__()
         self.kind = kind
-        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.layer, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.register_buffer("steps", torch.zeros(()))
 
     def forward(self, x):
@@ -460,8 +492,8 @@ class Wrong(nn.Module):
         if self.kind == "random":
             x = x + torch.from_numpy(np.random.rand(1))
         if self.kind == "mode" and self.training:
-            x = torch.tanh(x)
-        return self.layer(x)
+            return self.layer(self.other(x))
+        return self.other(self.layer(x)) if self.kind == "mode" else self.layer(x)
 
 
 @pytest.mark.parametrize(
@@ -469,8 +501,8 @@ class Wrong(nn.Module):
     [
         ("values", "cannot be cut into stages: torch.fx cannot follow its forward: got TraceError"),
         ("sets", "cannot be cut into stages: its forward sets attributes: got 'Wrong'"),
-        ("random", "its forward makes a constant that is another one each time"),
-        ("mode", "its forward goes another way in evaluation mode"),
+        ("random", "its forward makes a constant that is another each time"),
+        ("mode", "its layers come in another order in evaluation"),
     ],
 )
 def test_what_cannot_be_followed(kind, message):
