@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from headrace.errors import ModelError
 from headrace.pipeline.units import units_of
 
-__all__ = ["Layer", "layers", "require_untied"]
+__all__ = ["Layer", "is_chain", "layers", "require_untied"]
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,11 @@ def layers(
         example: inputs of at least two records; likewise.
 
     Raises:
-        ModelError: the forward cannot be followed, or there are no layers.
+        ModelError: it is no module, its forward cannot be followed, or there are no layers.
     """
-    if _is_chain(model):
+    if not isinstance(model, nn.Module):
+        raise ModelError("this is no model", got=type(model).__name__, expected="an nn.Module")
+    if is_chain(model):
         found = list(_flattened(model, ""))
     else:
         found = [
@@ -94,7 +96,8 @@ def require_untied(layers: Sequence[Layer], cuts: Sequence[int]) -> None:
         )
 
 
-def _is_chain(module: nn.Module) -> bool:
+def is_chain(module: nn.Module) -> bool:
+    """Whether it is an nn.Sequential that runs its children in order and holds nothing else."""
     if not isinstance(module, nn.Sequential):
         return False
     has_own_forward = (
@@ -119,7 +122,7 @@ def _holds_tensors(module: nn.Module) -> bool:
 
 def _flattened(module: nn.Module, name: str) -> Iterator[Layer]:
     # Not named_modules(), which would skip the second place of a module.
-    if not _is_chain(module):
+    if not is_chain(module):
         yield Layer(name, module)
         return
     for key, child in module._modules.items():

@@ -65,8 +65,8 @@ class Pipeline:
     many processes would give.
 
     Args:
-        model: an ``nn.Sequential``, of which nested ones are flattened, or any module whose forward
-            torch.fx can follow.
+        model: an ``nn.Sequential``, of which nested ones are flattened; any module whose forward
+            torch.fx or torch.export can follow; or the layers that ``graph.layers`` gives.
         arguments: of the forward of a module that is no ``nn.Sequential``, those that a batch's
             inputs give: a tensor for one, a tuple or dict for several. None: those without a
             default, or the first where all have one.
@@ -92,7 +92,7 @@ class Pipeline:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Sequence[Layer],
         loss: Callable[[Any, Any], Tensor],
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
         *,
@@ -115,7 +115,9 @@ class Pipeline:
         require_valid(sample)
         if segment_batches is not None and segment_batches < 1:
             raise ScheduleError("segment_batches", got=segment_batches, expected="1 or more")
-        self.layers = layers(model, arguments, example)
+        self.layers = (
+            list(model) if isinstance(model, Sequence) else layers(model, arguments, example)
+        )
         self.cuts = tuple(cuts) if cuts is not None else partition([1.0] * len(self.layers), stages)
         require_cuts(self.cuts, len(self.layers), stages)
         require_untied(self.layers, self.cuts)

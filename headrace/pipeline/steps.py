@@ -68,13 +68,14 @@ def steps_of(
         return found
 
 
-def cannot_follow(model: nn.Module, why: str, got: str) -> ModelError:
+def cannot_follow(model: nn.Module, why: str, got: str, remedy: str = "") -> ModelError:
     """The error of a model that is no chain and cannot be made one."""
+    layers = "give its layers: nn.Sequential(first, second, ...); each may be any module"
     return ModelError(
         f"this model cannot be cut into stages: {why}",
         got=got,
         where=type(model).__qualname__,
-        remedy="give its layers: nn.Sequential(first, second, ...); each may be any module",
+        remedy=f"{remedy}{layers}",
     )
 
 
@@ -118,7 +119,8 @@ def _exported(
     made: Any = program.module()
     graph: fx.Graph = made.graph
     extras: dict[str, Any] = {"_output": _Rebuilt(program.call_spec.out_spec)}
-    first, *_, output = graph.nodes
+    *_, output = graph.nodes
+    first = next(node for node in graph.nodes if node.op == "placeholder")
     for node in list(graph.nodes):
         if node.op == "call_module":  # checks of the inputs' sizes
             graph.erase_node(node)
@@ -129,7 +131,7 @@ def _exported(
                 device = graph.call_function(getattr, (first, "device"))
             node.kwargs = {**node.kwargs, "device": device}
     with graph.inserting_before(output):
-        output.args = (graph.call_module("_output", tuple(output.args[0])),)
+        output.args = (graph.create_node("call_module", "_output", tuple(output.args[0])),)
     return _named_by_mode(graph, extras, is_training=is_training)
 
 

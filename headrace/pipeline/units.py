@@ -187,13 +187,15 @@ def _cut(model: nn.Module, arguments: tuple[str, ...], steps: Steps) -> dict[str
 
 
 def _begins(node: fx.Node, thing: Callable[[str], Any]) -> str | None:
-    """The name of what a step reads that has parameters, or is one; None if it reads none."""
+    """The name of the module whose parameters a step reads, or of the model's own parameter; None
+    if it reads none."""
     if node.op == "call_module":
         module = thing(str(node.target))
         return str(node.target) if any(True for _ in module.parameters()) else None
     for source in node.all_input_nodes:
         if source.op == "get_attr" and isinstance(thing(str(source.target)), nn.Parameter):
-            return str(source.target)
+            owner, _, parameter = str(source.target).rpartition(".")
+            return owner or parameter
     return None
 
 

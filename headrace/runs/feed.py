@@ -7,16 +7,19 @@ from functools import partial
 from typing import Any, Self, final
 
 import numpy as np
+import torch
 
 from headrace.data.decoding import VALID
 from headrace.data.loader import Loader
 from headrace.data.order import SequentialOrder
 from headrace.data.records import Records
 from headrace.data.transforming import Transform, wants_generator
-from headrace.pipeline.pipeline import Batch
+from headrace.errors import DataError
+from headrace.pipeline.batches import Batch
+from headrace.pipeline.masks import rows_of
 from headrace.runs.config import Run
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "sample_of"]
 
 
 @final
@@ -145,3 +148,23 @@ def _drawn(
 ) -> dict[str, Any] | None:
     value = function(sample[field], generator)
     return None if value is None else {field: value}
+
+
+def sample_of(run: Run, records: Records) -> torch.Tensor:
+    """The inputs of a micro-batch: of the first valid records in the order of the files.
+
+    Raises:
+        DataError: none is valid.
+    """
+    num_records = -(-run.batch_size // run.micro_batches)
+    with Feed(run, records, [0], evaluates=True) as feed:
+        for given in feed:
+            batch = Batch.of(given, 0)
+            inputs: torch.Tensor = rows_of(batch.inputs, batch.inputs_valid)[:num_records]
+            if len(inputs):
+                return inputs
+    raise DataError(
+        "no valid record to try the layers on",
+        got=f"{len(records)} records, all damaged or left out",
+        where="data of the run",
+    )

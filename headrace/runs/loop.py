@@ -102,7 +102,7 @@ def _title(run: Run, prepared: Prepared) -> str:
 
 def _pipeline(run: Run, prepared: Prepared, placement: Placement, mesh: Mesh | None) -> Pipeline:
     return Pipeline(
-        prepared.model,
+        prepared.layers,
         run.loss,
         run.optimizer,
         stages=run.stages,

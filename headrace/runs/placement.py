@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 
-from headrace.errors import DataError
-from headrace.pipeline.batches import Batch
 from headrace.pipeline.graph import Layer, require_untied
-from headrace.pipeline.masks import rows_of
 from headrace.pipeline.partition import partition
 from headrace.pipeline.profile import profile
 from headrace.runs.config import Run
-from headrace.runs.feed import Feed
+from headrace.runs.feed import sample_of
 from headrace.runs.prepare import Prepared
 
 __all__ = ["Part", "Placement", "place"]
@@ -106,31 +103,20 @@ def place(
 
 def _measured(run: Run, prepared: Prepared, device: torch.device) -> list[float]:
     """Seconds of each layer for a micro-batch, measured with a stage's number of threads."""
-    inputs = _sample(run, prepared).to(device)
+    inputs = sample_of(run, prepared.records).to(device)
     threads = torch.get_num_threads()
     torch.set_num_threads(run.threads_per_stage)
     try:
-        prepared.model.to(device)
+        _move(prepared.layers, device)
         return [cost.total_s for cost in profile(prepared.layers, inputs)]
     finally:
-        prepared.model.to("cpu")
+        _move(prepared.layers, torch.device("cpu"))
         torch.set_num_threads(threads)
 
 
-def _sample(run: Run, prepared: Prepared) -> torch.Tensor:
-    """The inputs of a micro-batch: of the first valid records in the order of the files."""
-    num_records = -(-run.batch_size // run.micro_batches)
-    with Feed(run, prepared.records, [0], evaluates=True) as feed:
-        for given in feed:
-            batch = Batch.of(given, 0)
-            inputs: torch.Tensor = rows_of(batch.inputs, batch.inputs_valid)[:num_records]
-            if len(inputs):
-                return inputs
-    raise DataError(
-        "no valid record to measure the layers on",
-        got=f"{len(prepared.records)} records, all damaged or left out",
-        where="data of the run",
-    )
+def _move(layers: Sequence[Layer], device: torch.device) -> None:
+    for layer in layers:
+        layer.module.to(device)
 
 
 def _placement(

@@ -10,9 +10,10 @@ from torch import nn
 
 from headrace.data.records import Records
 from headrace.errors import DataError, HeadraceError, InputError, ModelError, RecipeError
-from headrace.pipeline.graph import Layer, layers, require_untied
+from headrace.pipeline.graph import Layer, is_chain, layers, require_untied
 from headrace.pipeline.partition import partition, require_cuts
 from headrace.runs.config import Run
+from headrace.runs.feed import sample_of
 
 __all__ = ["Prepared", "prepare"]
 
@@ -57,7 +58,7 @@ def prepare(run: Run) -> Prepared:
         None if evaluate_on is None else attempt(lambda: _opened("evaluation", evaluate_on, run))
     )
     model = attempt(lambda: _made(run))
-    chain = None if model is None else attempt(lambda: _chain(model, run))
+    chain = None if model is None else attempt(lambda: _chain(model, run, records))
     if faults or records is None or model is None or chain is None:
         raise _all_of(faults)
     return Prepared(records, evaluation, model, chain)
@@ -106,7 +107,14 @@ def _made(run: Run) -> nn.Module:
     """The model with its first weights, which the seed decides."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
-        return _called("model", run.model, ModelError)
+        model = _called("model", run.model, ModelError)
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            "model of the run gave something else",
+            got=type(model).__name__,
+            expected="an nn.Module",
+        )
+    return model
 
 
 def _called(role: str, make: Callable[[], T], kind: type[HeadraceError]) -> T:
@@ -124,9 +132,13 @@ def _called(role: str, make: Callable[[], T], kind: type[HeadraceError]) -> T:
         ) from error
 
 
-def _chain(model: nn.Module, run: Run) -> list[Layer]:
+def _chain(model: nn.Module, run: Run, records: Records | None) -> list[Layer]:
     """The model's layers, enough of them; where the cuts are known, none in two stages."""
-    chain = layers(model)
+    example = None
+    if records is not None and not is_chain(model):
+        some = sample_of(run, records)
+        example = some if len(some) > 1 else some.repeat(2, *[1] * (some.ndim - 1))
+    chain = layers(model, example=example)
     if run.cuts is None:
         partition([1.0] * len(chain), run.stages)
     else:

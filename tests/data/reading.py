@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import gc
 import mmap
 import os
 from collections.abc import Callable
@@ -80,7 +81,8 @@ def random_file(path: Path, num_bytes: int, seed: int = 0) -> Path:
 
 
 def num_descriptors() -> int:
-    """Open descriptors of this process."""
+    """Open descriptors of this process, none of them held by garbage of earlier tests."""
+    gc.collect()
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -85,9 +85,21 @@ def test_callables_that_raise(run):
     assert "test_prepare.py, line " in message
 
 
+class Branching(nn.Module):
+    """Its forward depends on the values, which neither torch.fx nor torch.export can follow."""
+
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
 def test_models_that_cannot_be_cut(run):
     """No chain, too few layers, and one module in two stages of the given cuts."""
-    assert "cannot be cut" in fault_of(run, ModelError, model=lambda: nn.Linear(6, 3))
+    message = fault_of(run, ModelError, model=Branching)
+    assert message.startswith("this model cannot be cut into stages: ")
+    assert message.endswith(
+        "; in Branching; give its layers: nn.Sequential(first, second, ...); each may be any module"
+    )
+    assert "got 2 stages for 1 layers" in fault_of(run, ModelError, model=lambda: nn.Linear(6, 3))
     assert "got 2 stages for 1 layers" in fault_of(
         run, ModelError, model=lambda: nn.Sequential(nn.Linear(6, 3))
     )
@@ -112,5 +124,28 @@ def test_all_faults_at_once(run):
     assert [fault[:20] for fault in faults] == [
         "  - no such file: go",
         "  - evaluation of th",
-        "  - this model cannot"[:20],
+        "  - model of the run",
     ]
+
+
+def test_an_ordinary_module_is_tried_on_records(run):
+    """Of which one must be there; a single one is doubled, for example inputs have two or more."""
+    ordinary = dataclasses.replace(run, model=Ordinary, batch_size=1, micro_batches=1)
+    assert [layer.name for layer in prepare(ordinary).layers] == ["first", "second"]
+    message = fault_of(ordinary, DataError, transform=lambda x: None)
+    assert message.startswith("the transform left out all records so far")
+
+
+class Ordinary(nn.Module):
+    """torch.fx cannot follow it, torch.export can."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 16)
+        self.second = nn.Linear(16, 3)
+
+    def forward(self, x):
+        hidden = self.first(x).relu()
+        if hidden.shape[0] * hidden.shape[1] < 10**9 and int(hidden.ndim) == 2:
+            hidden = hidden + torch.zeros(list(hidden.shape))
+        return self.second(hidden)
