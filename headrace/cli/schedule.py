@@ -13,7 +13,7 @@ __all__ = ["schedule"]
 
 
 def schedule(
-    name: Annotated[str, typer.Argument(help="gpipe, 1f1b or async-1f1b.")],
+    name: Annotated[str, typer.Argument(help="gpipe, 1f1b, async-1f1b or async-eager-1f1b.")],
     stages: Annotated[
         int, typer.Option(help="Processes that the model is cut over, a stage each.")
     ] = 4,

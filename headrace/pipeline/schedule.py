@@ -14,6 +14,7 @@ __all__ = [
     "Schedule",
     "Slot",
     "async_1f1b",
+    "async_eager_1f1b",
     "forward_only",
     "gpipe",
     "make_schedule",
@@ -53,9 +54,24 @@ def one_f_one_b(stage: int, num_stages: int, slots: Iterable[Slot]) -> Iterator[
 def async_1f1b(stage: int, num_stages: int, slots: Iterable[Slot]) -> Iterator[Action]:
     """One forward, one backward in turn across batches; drains only when the batches end.
 
-    Stage k runs n - 1 - k forward passes ahead of its backward passes.
+    Stage k runs n - 1 - k forward passes ahead of its backward passes: the fewest that keep all
+    stages busy where transfers take no time and all passes the same.
     """
-    ahead = num_stages - 1 - stage
+    return _in_turn(stage, slots, ahead=num_stages - 1 - stage)
+
+
+def async_eager_1f1b(stage: int, num_stages: int, slots: Iterable[Slot]) -> Iterator[Action]:
+    """The same with twice the head start, 2 (n - 1 - k): transfers and slow moments are hidden.
+
+    What stage k sends has the time of a forward and a backward pass to arrive, each way, before
+    anyone waits for it (eager 1F1B, arXiv 2211.05322; there draining). The price is activations of
+    up to n - 1 - k more micro-batches, and as many more of a batch's that are stale.
+    """
+    return _in_turn(stage, slots, ahead=2 * (num_stages - 1 - stage))
+
+
+def _in_turn(stage: int, slots: Iterable[Slot], ahead: int) -> Iterator[Action]:
+    """One forward, one backward in turn, so many forward passes ahead."""
     waiting: deque[tuple[int, int | None]] = deque()  # micro-batch; its batch where it is the last
 
     def backward() -> Iterator[Action]:
@@ -85,6 +101,7 @@ SCHEDULES: Mapping[str, Order] = {
     "gpipe": gpipe,
     "one_f_one_b": one_f_one_b,
     "async_1f1b": async_1f1b,
+    "async_eager_1f1b": async_eager_1f1b,
 }
 
 

@@ -90,11 +90,12 @@ class Strategy:
             for read in (self.forward, self.backward)
             if isinstance(read, Latest) and read.ahead_to is not None
         ]
-        if looks_ahead and self.schedules != ("async_1f1b",):
+        draining = [schedule for schedule in self.schedules if schedule in _DRAINING]
+        if looks_ahead and draining:
             raise StrategyError(
                 "a schedule that drains at each update leaves nothing to look ahead to",
-                got=self.schedules,
-                expected="('async_1f1b',)",
+                got=" and ".join(draining),
+                expected=" or ".join(_ASYNCHRONOUS),
                 where=where,
             )
         if isinstance(self.backward, Latest) and (
@@ -129,7 +130,7 @@ class Strategy:
 
 
 _DRAINING = ("one_f_one_b", "gpipe")
-_ASYNCHRONOUS = ("async_1f1b",)
+_ASYNCHRONOUS = ("async_1f1b", "async_eager_1f1b")
 _VELOCITY = Assumption.CONSTANT_VELOCITY
 
 FLUSH = Strategy("FLUSH", _DRAINING, Latest(), Latest(), "1F1B, GPipe")

@@ -56,7 +56,8 @@ class Run:
         micro_batches: pieces of a batch that travel through the pipeline, m.
         stages: processes that the model is split over, n.
         strategy: which weights each pass reads.
-        schedule: "gpipe", "one_f_one_b" or "async_1f1b"; None takes the strategy's own.
+        schedule: "gpipe", "one_f_one_b", "async_1f1b" or "async_eager_1f1b", where the strategy
+            goes with it; None takes the strategy's own.
         epochs: passes over the records.
         seed: of the order, the first weights and all random layers.
         order: which record comes when; None is a RandomOrder by the seed.

@@ -2,7 +2,7 @@
 
 Stage k of n is y = tanh(x W^T + b). Micro-batches q = 0, 1, ... of one segment, in flat order.
 Before its forward pass of q, stage k has done the backward passes of the first
-max(0, q - (n - 1 - k)); before its backward pass of q, those of the first q. It has applied a batch
+max(0, q - head_start (n - 1 - k)); before its backward pass of q, those of the first q. It has applied a batch
 when all its backward passes are done.
 """
 
@@ -56,7 +56,7 @@ class Stage:
         return [p.detach() for p in w]
 
 
-def train(strategy, weights, batches, counts, make_optimizer):
+def train(strategy, weights, batches, counts, make_optimizer, head_start=1):
     """Returns (losses of the batches, final weights of the stages).
 
     weights: [(W, b)] a stage; batches: [[(x, target)] a micro-batch] with their numbers in counts.
@@ -76,7 +76,7 @@ def train(strategy, weights, batches, counts, make_optimizer):
         weight = share[j] / sum(share) if share[j] else 0.0
         xs, ys = [], []
         for k, stage in enumerate(stages):
-            ahead = n - 1 - k
+            ahead = head_start * (n - 1 - k)
             version = applied(max(0, q - ahead))
             w, b = forward_weights(strategy, stage, version, t, q, ahead, n, k, batches, flat)
             xs.append(x)

@@ -39,6 +39,34 @@ def test_bubble_of_async_1f1b_is_its_two_ramps(n, m, batches):
     assert span(make_schedule("async_1f1b", n, m, batches)) == busy + 2 * (n - 1)
 
 
+def test_a_head_start_hides_transfers():
+    """Two stages, two units of work a micro-batch, each transfer one unit: a round trip of
+    forward, transfer, forward, backward, transfer, backward is 6 units. One micro-batch ahead,
+    stage 0 has two in flight in that time, so one every 3 units; two ahead, one every 2."""
+    durations = Durations((1, 1), (1, 1), transfer=1)
+
+    def units_a_micro_batch(name):
+        long, short = (span(make_schedule(name, 2, 4, count), durations) for count in (20, 10))
+        return (long - short) / (10 * 4)
+
+    assert units_a_micro_batch("async_1f1b") == 3
+    assert units_a_micro_batch("async_eager_1f1b") == 2
+
+
+@pytest.mark.parametrize("n, m", [(2, 1), (2, 2), (2, 4), (3, 4), (4, 6), (4, 1)])
+def test_staleness_of_a_head_start(n, m):
+    """Batch t's micro-batch j runs with 2(n - 1 - k) - j micro-batches of the batches before still
+    to be applied, of which the last of each batch holds up its update."""
+    schedule = make_schedule("async_eager_1f1b", n, m, 6 * n)
+
+    for k in range(n):
+        ahead = 2 * (n - 1 - k)
+        for i, updates in staleness(schedule, k):
+            done = max(0, i - ahead)  # the backward passes before this forward pass
+            assert updates == i // m - done // m
+        assert micro_batches_in_flight(schedule, k) == 1 + ahead
+
+
 def test_timeline_with_given_durations():
     """Two stages by hand: forward 1 and 2, backward 3 and 4, update 0.5, transfer 0.25."""
     durations = Durations((1, 2), (3, 4), (0.5, 0.5), 0.25)

@@ -28,6 +28,8 @@ SHAPES = [
     ("async_1f1b", 4, 8, 2),
     ("async_1f1b", 3, 2, 4),
     ("async_1f1b", 1, 2, 2),
+    ("async_eager_1f1b", 2, 2, 4),
+    ("async_eager_1f1b", 4, 4, 3),
 ]
 
 

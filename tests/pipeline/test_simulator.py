@@ -48,16 +48,20 @@ def trained(pipeline, batches):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
-    "strategy, stages, micro_batches",
+    "strategy, schedule, stages, micro_batches",
     [
-        (strategy, n, m)
+        (strategy, schedule, n, m)
         for strategy in (STASH, PREDICT, FORECAST)
-        for n, m in ((1, 1), (2, 1), (2, 2), (3, 3), (4, 4), (4, 2), (4, 9), (3, 1))
+        for schedule, shapes in (
+            ("async_1f1b", ((1, 1), (2, 1), (2, 2), (3, 3), (4, 4), (4, 2), (4, 9), (3, 1))),
+            ("async_eager_1f1b", ((2, 1), (2, 2), (3, 3), (4, 4), (4, 9))),
+        )
+        for n, m in shapes
     ]
-    + [(SPECTRAIN, n, 1) for n in (1, 2, 3, 4)],
+    + [(SPECTRAIN, "async_1f1b", n, 1) for n in (1, 2, 3, 4)],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_equals_the_delayed_gradient_oracle(strategy, stages, micro_batches, optimizer):
+def test_equals_the_delayed_gradient_oracle(strategy, schedule, stages, micro_batches, optimizer):
     """Losses and weights of the asynchronous strategies follow the equations, ragged end too."""
     sizes = [10] * 7 + [min(3, micro_batches)]
     batches = made_batches(sizes)
@@ -74,7 +78,12 @@ def test_equals_the_delayed_gradient_oracle(strategy, stages, micro_batches, opt
         for x, y in batches
     ]
     losses, expected = delayed.train(
-        strategy.name, weights, parts, [len(part) for part in parts], OPTIMIZERS[optimizer]
+        strategy.name,
+        weights,
+        parts,
+        [len(part) for part in parts],
+        OPTIMIZERS[optimizer],
+        head_start=2 if schedule == "async_eager_1f1b" else 1,
     )
     pipeline = Pipeline(
         model,
@@ -83,6 +92,7 @@ def test_equals_the_delayed_gradient_oracle(strategy, stages, micro_batches, opt
         stages=stages,
         micro_batches=micro_batches,
         strategy=strategy,
+        schedule=schedule,
         cuts=[2 * k for k in range(1, stages)],
     )
 

@@ -33,13 +33,13 @@ def test_the_table():
     )
     assert FLUSH.schedules == ("one_f_one_b", "gpipe")
     for strategy in (STASH, PREDICT, SPECTRAIN, FORECAST):
-        assert strategy.schedules == ("async_1f1b",)
+        assert strategy.schedules == ("async_1f1b", "async_eager_1f1b")
 
 
 def test_other_pairs_are_refused_saying_why():
     """What cannot mean anything is no strategy."""
-    with pytest.raises(StrategyError, match="leaves nothing to look ahead to"):
-        Strategy("X", ("gpipe",), Latest(Aim.OWN_UPDATE, VELOCITY), Pinned())
+    with pytest.raises(StrategyError, match="leaves nothing to look ahead to: got gpipe, expected"):
+        Strategy("X", ("async_1f1b", "gpipe"), Latest(Aim.OWN_UPDATE, VELOCITY), Pinned())
     with pytest.raises(StrategyError, match="a forecast made of gradients it is adding to"):
         Strategy("X", ("async_1f1b",), Latest(), Latest(Aim.OWN_UPDATE, GIVEN))
     with pytest.raises(StrategyError, match="tell of the stage's own update, not of the round"):

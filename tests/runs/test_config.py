@@ -68,11 +68,13 @@ def test_a_run_without_problems():
         ),
         (
             {"schedule": "gpipes"},
-            "schedule: got 'gpipes', expected gpipe or one_f_one_b or async_1f1b",
+            "schedule: got 'gpipes', expected gpipe or one_f_one_b or async_1f1b or "
+            "async_eager_1f1b",
         ),
         (
             {"schedule": "gpipe"},
-            "schedule: strategy FORECAST does not go with the schedule gpipe: expected async_1f1b",
+            "schedule: strategy FORECAST does not go with the schedule gpipe: "
+            "expected async_1f1b or async_eager_1f1b",
         ),
         ({"cuts": (1, 2)}, "cuts: got (1, 2), expected 1 of them for 2 stages"),
         ({"cuts": (0,)}, "cuts: got (0,), expected layer numbers that rise, the first above 0"),
