@@ -141,8 +141,9 @@ class Headrace:
         data: Sequence[tuple[Tensor, Tensor]],
         parts: int,
         strategy: Strategy,
+        schedule: str,
     ) -> None:
-        self.name = f"headrace {strategy.name}, m={parts}"
+        self.name = f"headrace {strategy.name} {schedule}, m={parts}"
         self._data = data
         self._pipeline = Pipeline(
             make_model(workload),
@@ -151,6 +152,7 @@ class Headrace:
             stages=mesh.num_stages,
             micro_batches=parts,
             strategy=strategy,
+            schedule=schedule,
             cuts=[
                 2 * workload.num_layers * stage // mesh.num_stages
                 for stage in range(1, mesh.num_stages)

@@ -39,6 +39,7 @@ from reporting import busy_s, finish, options_of, show_targets
 RESULTS = Path(__file__).parent / "results"
 NUM_PROCESSES = 2
 RAMP = 1  # batches at the start of each run that are not counted
+ASYNCHRONOUS = {"async_1f1b": "", "async_eager_1f1b": "_eager"}  # schedule: how figures say it
 POOL = 4  # batches of data in memory, used in turn
 
 
@@ -172,11 +173,15 @@ def contestants_of(
     case: Case, workload: Workload, mesh: Mesh, data: Any, trials: dict[str, float]
 ) -> list[Contestant]:
     """Who takes part in a case, warmed up; each rival with the m that won its trial."""
-    strategies = [SPECTRAIN] if case.is_asynchronous_paper else [FORECAST, FLUSH]
+    strategies = (
+        [(SPECTRAIN, schedule) for schedule in ASYNCHRONOUS]
+        if case.is_asynchronous_paper
+        else [*((FORECAST, schedule) for schedule in ASYNCHRONOUS), (FLUSH, "one_f_one_b")]
+    )
     ours: list[Contestant] = []
     if case.has_one_process:
         ours.append(OneProcess(workload, mesh, data, case.parts))
-    ours += [Headrace(workload, mesh, data, case.parts, strategy) for strategy in strategies]
+    ours += [Headrace(workload, mesh, data, case.parts, *choice) for choice in strategies]
     for contestant in ours:
         contestant.run(2)
     for make, choices in ((Torch1F1B, case.rival_parts), (DataParallel, case.data_parallel_parts)):
@@ -222,7 +227,7 @@ def measure(contestant: Contestant, ramp: int, num_batches: int) -> dict[str, An
 
 
 def predict(plan: Plan, mesh: Mesh) -> dict[str, Any]:
-    """The clock's ratio of a draining 1F1B to async_1f1b, from the measured times of the stages.
+    """The clock's ratios of a draining 1F1B to the others, from the measured times of the stages.
 
     Both ranks measure at once, as both compute at once later.
     """
@@ -246,8 +251,11 @@ def predict(plan: Plan, mesh: Mesh) -> dict[str, Any]:
     forward, backward, update = zip(*everyone, strict=True)
     durations = Durations(forward, backward, update)
     ratios = {
-        case.name: batch_span("one_f_one_b", case.parts, durations)
-        / batch_span("async_1f1b", case.parts, durations)
+        case.name: {
+            schedule: batch_span("one_f_one_b", case.parts, durations)
+            / batch_span(schedule, case.parts, durations)
+            for schedule in ASYNCHRONOUS
+        }
         for case in cases
     }
     return {"durations_s": asdict(durations), "ratios": ratios}
@@ -283,15 +291,18 @@ def targets_of(measured: dict[str, Any]) -> dict[str, Any]:
     for case in measured["cases"]:
         name, parts = case["name"], case["parts"]
         ratio = partial(ratio_of, measured, name)
-        if case["is_asynchronous_paper"]:
-            add("spectrain_over_torch_1f1b", ratio("torch Schedule1F1B", "headrace SPECTRAIN"), 1.6)
-            add("spectrain_over_torch_ddp", ratio("torch DDP", "headrace SPECTRAIN"), 1.6)
-            continue
-        key = f"forecast_m{parts}_over"
-        add(f"{key}_one_process", ratio("one process", "headrace FORECAST"), 1.85)
-        gain = ratio("headrace FLUSH", "headrace FORECAST")
-        predicted = measured["predicted"]["ratios"][name]
-        add(f"{key}_draining_of_predicted", gain and gain / predicted, 0.95)
+        for schedule, said in ASYNCHRONOUS.items():
+            if case["is_asynchronous_paper"]:
+                ours = f"headrace SPECTRAIN {schedule},"
+                add(f"spectrain{said}_over_torch_1f1b", ratio("torch Schedule1F1B", ours), 1.6)
+                add(f"spectrain{said}_over_torch_ddp", ratio("torch DDP", ours), 1.6)
+                continue
+            ours = f"headrace FORECAST {schedule},"
+            key = f"forecast{said}_m{parts}_over"
+            add(f"{key}_one_process", ratio("one process", ours), 1.85)
+            gain = ratio("headrace FLUSH", ours)
+            predicted = measured["predicted"]["ratios"][name][schedule]
+            add(f"{key}_draining_of_predicted", gain and gain / predicted, 0.95)
     return targets
 
 
@@ -317,7 +328,7 @@ def show(measured: dict[str, Any], targets: dict[str, Any]) -> None:
     for case in measured["cases"]:
         print(f"\n({case['name']}) batches of {case['num_rows']} rows")
         heads = f"{'least':>8}{'most':>8}{'rows/s':>9}{'with ramp':>11}{'last loss':>11}"
-        print(f"{'':28}{'s a batch':>10}{heads}")
+        print(f"{'':40}{'s a batch':>10}{heads}")
         names = dict.fromkeys(
             run["contestant"] for run in measured["runs"] if run["case"] == case["name"]
         )
@@ -331,7 +342,7 @@ def show(measured: dict[str, Any], targets: dict[str, Any]) -> None:
             middle = statistics.median(times)
             ramp = statistics.median(run["batch_with_ramp_s"] for run in runs)
             print(
-                f"{name:28}{middle:10.3f}{min(times):8.3f}{max(times):8.3f}"
+                f"{name:40}{middle:10.3f}{min(times):8.3f}{max(times):8.3f}"
                 f"{case['num_rows'] / middle:9.0f}{ramp:11.3f}{runs[-1]['last_loss']:11.4f}"
             )
     for name, seconds in measured["trials"].items():

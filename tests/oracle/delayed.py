@@ -2,8 +2,8 @@
 
 Stage k of n is y = tanh(x W^T + b). Micro-batches q = 0, 1, ... of one segment, in flat order.
 Before its forward pass of q, stage k has done the backward passes of the first
-max(0, q - head_start (n - 1 - k)); before its backward pass of q, those of the first q. It has applied a batch
-when all its backward passes are done.
+max(0, q - head_start (n - 1 - k)); before its backward pass of q, those of the first q. It has
+applied a batch when all its backward passes are done.
 """
 
 import copy
