@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from headrace.data.records import Records
     from headrace.errors import HeadraceError
     from headrace.pipeline.pipeline import Batch, Pipeline
-    from headrace.pipeline.strategy import FLUSH, FORECAST, PREDICT, SPECTRAIN, STASH, Strategy
+    from headrace.pipeline.strategy import (
+        DOUBLE_BUFFER,
+        FLUSH,
+        FORECAST,
+        FORECAST_LEAN,
+        PREDICT,
+        SPECTRAIN,
+        STALE,
+        STASH,
+        Strategy,
+    )
     from headrace.runs.config import Run
     from headrace.runs.loop import train
 
@@ -27,8 +37,10 @@ __all__ = [
     "BlockOrder",
     "BucketOrder",
     "BufferOrder",
+    "DOUBLE_BUFFER",
     "FLUSH",
     "FORECAST",
+    "FORECAST_LEAN",
     "Format",
     "HeadraceError",
     "Loader",
@@ -40,6 +52,7 @@ __all__ = [
     "Records",
     "Run",
     "SPECTRAIN",
+    "STALE",
     "STASH",
     "SequentialOrder",
     "Strategy",
@@ -60,8 +73,10 @@ def __getattr__(name: str) -> object:
         "BlockOrder": "data.orders.block",
         "BucketOrder": "data.orders.bucket",
         "BufferOrder": "data.orders.buffer",
+        "DOUBLE_BUFFER": "pipeline.strategy",
         "FLUSH": "pipeline.strategy",
         "FORECAST": "pipeline.strategy",
+        "FORECAST_LEAN": "pipeline.strategy",
         "Format": "data.formats.format",
         "HeadraceError": "errors",
         "Loader": "data.loader",
@@ -73,6 +88,7 @@ def __getattr__(name: str) -> object:
         "Records": "data.records",
         "Run": "runs.config",
         "SPECTRAIN": "pipeline.strategy",
+        "STALE": "pipeline.strategy",
         "STASH": "pipeline.strategy",
         "SequentialOrder": "data.order",
         "Strategy": "pipeline.strategy",

@@ -22,8 +22,9 @@ def schedule(
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="Whose versions of the weights to count: flush, stash, predict, spectrain or "
-            "forecast; default: forecast, or flush for gpipe and 1f1b."
+            help="Whose versions of the weights to count: flush, stale, stash, double-buffer, "
+            "predict, spectrain, forecast or forecast-lean; default: forecast, or flush for gpipe "
+            "and 1f1b."
         ),
     ] = None,
     as_json: Annotated[

@@ -27,7 +27,10 @@ def train(
         int | None, typer.Option(help="Pieces that a batch is cut into.")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="flush, stash, predict, spectrain or forecast.")
+        str | None,
+        typer.Option(
+            help="flush, stale, stash, double-buffer, predict, spectrain, forecast, forecast-lean."
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the records.")] = None,
     seed: Annotated[

@@ -1,19 +1,29 @@
 """From schedule, strategy and durations: timeline, bubble, memory and steps ahead."""
 
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from headrace.errors import ScheduleError
 from headrace.pipeline import actions
 from headrace.pipeline.actions import Action, Kind, Timed
 from headrace.pipeline.schedule import Schedule
-from headrace.pipeline.strategy import Aim, Latest, Pinned, Strategy, weights_key
+from headrace.pipeline.strategy import (
+    Aim,
+    Delayed,
+    Key,
+    Latest,
+    Pinned,
+    Strategy,
+    outlives,
+    weights_key,
+)
 
 __all__ = [
     "Durations",
     "Memory",
     "Sizes",
     "bubble",
+    "delay",
     "live_versions",
     "looks_ahead",
     "memory",
@@ -102,8 +112,18 @@ def staleness(schedule: Schedule, stage: int) -> Iterator[tuple[int, int]]:
             updates += 1
 
 
+def delay(schedule: Schedule) -> int:
+    """The largest staleness on any stage, where all batches are full: d of a `Delayed` read.
+
+    ceil((n - 1) / m) for async_1f1b.
+    """
+    n, m = schedule.num_stages, schedule.num_micro_batches
+    full = replace(schedule, counts=(m,) * (2 * n + 2), first_batch=0)
+    return max(updates for stage in range(n) for _, updates in staleness(full, stage))
+
+
 def steps_ahead(
-    schedule: Schedule, read: Latest | Pinned, stage: int, kind: Kind
+    schedule: Schedule, read: Latest | Delayed | Pinned, stage: int, kind: Kind
 ) -> Iterator[tuple[int, int]]:
     """(micro-batch, updates that its pass looks ahead), for each pass of a kind in its order.
 
@@ -116,8 +136,13 @@ def steps_ahead(
       batch, these are floor(k/2) + n - k - 1 steps for the forward and floor(k/2) for the backward
       pass (arXiv 1809.02839); the ramps at both ends are exact.
 
+    A delayed read goes back, by a negative number of steps, to max(0, t - d) updates for batch t;
+    where batches of fewer micro-batches than m leave the stage behind that, to what it has.
+
     Lazy. A pinned read and a latest read look 0 steps ahead.
     """
+    is_delayed = isinstance(read, Delayed)
+    largest = delay(schedule) if is_delayed else 0
     aim = read.ahead_to if isinstance(read, Latest) else None
     round_trips = _round_trips(schedule, stage) if aim is Aim.ROUND_TRIP else iter(())
     version_at: dict[int, int] = {}
@@ -128,13 +153,16 @@ def steps_ahead(
         if action.kind is not kind:
             continue
         target = updates
-        if aim is Aim.OWN_UPDATE:
-            target = schedule.batch_of(action.number) - schedule.first_batch
+        batch = schedule.batch_of(action.number) - schedule.first_batch
+        if is_delayed:
+            target = min(updates, max(0, batch - largest))
+        elif aim is Aim.OWN_UPDATE:
+            target = max(updates, batch)
         elif aim is Aim.ROUND_TRIP:
             while action.number not in version_at:
                 version_at.update([next(round_trips)])
-            target = version_at.pop(action.number)
-        yield action.number, max(0, target - updates)
+            target = max(updates, version_at.pop(action.number))
+        yield action.number, target - updates
 
 
 def _round_trips(schedule: Schedule, stage: int) -> Iterator[tuple[int, int]]:
@@ -164,14 +192,16 @@ def _weights_alive(schedule: Schedule, strategy: Strategy, stage: int) -> Iterat
     forward, backward = strategy.forward, strategy.backward
     forward_steps = steps_ahead(schedule, forward, stage, Kind.FORWARD)
     backward_steps = steps_ahead(schedule, backward, stage, Kind.BACKWARD)
+    num_kept = delay(schedule) if isinstance(forward, Delayed) else 0
     version = 0
-    pins: dict[int, Hashable] = {}
+    pins: dict[int, Key] = {}
+    ahead: set[Key] = set()  # what may be read again: forecasts, or the last look-ahead
     for action in schedule.actions(stage):
-        used: set[Hashable] = {("version", version), *pins.values()}
         batch = schedule.batch_of(action.number)
+        read: list[Key] = []
         if action.kind is Kind.FORWARD:
-            key = weights_key(forward, batch, version, next(forward_steps)[1])
-            used.add(key)
+            key = weights_key(forward, batch, action.number, version, next(forward_steps)[1])
+            read.append(key)
             if isinstance(backward, Pinned):
                 pins[action.number] = key
         elif action.kind is Kind.BACKWARD:
@@ -179,11 +209,19 @@ def _weights_alive(schedule: Schedule, strategy: Strategy, stage: int) -> Iterat
             if isinstance(backward, Pinned):
                 del pins[action.number]
             else:
-                used.add(weights_key(backward, batch, version, steps))
+                read.append(weights_key(backward, batch, action.number, version, steps))
         elif action.kind is Kind.UPDATE:
             version += 1
-            used = {("version", version), *pins.values()}
-        yield len(used)
+            ahead = {key for key in ahead if outlives(key, action.number)}
+        for key in read:
+            if key[0] != "version" and key not in ahead:
+                ahead = {key, *(other for other in ahead if other[0] == "forecast")}
+        yield len({*_readable(version, num_kept), *pins.values(), *ahead})
+
+
+def _readable(version: int, num_kept: int) -> set[Key]:
+    """The newest version, and so many before it as far as there are any."""
+    return {("version", v) for v in range(max(0, version - num_kept), version + 1)}
 
 
 def live_versions(schedule: Schedule, strategy: Strategy, stage: int) -> int:

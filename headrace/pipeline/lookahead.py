@@ -7,15 +7,19 @@ Three assumptions about the steps to come, each under its own name:
 * zero gradients: the same functions with zeros given, so that momentum decays;
 * `constant_velocity`: every step repeats the last applied update (SpecTrain, arXiv 1809.02839).
 
-Closed forms exist for `torch.optim`'s SGD, Adam and AdamW. Learning rates are taken as they stand
-now: what a learning rate scheduler will do between two steps is not known here.
+Closed forms exist for `torch.optim`'s SGD, Adam and AdamW; of any other optimizer a copy is
+stepped, which costs a copy of its state each time. Learning rates are taken as they stand now: what
+a learning rate scheduler will do between two steps is not known here.
 """
 
+import copy
+import inspect
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from headrace.errors import StrategyError
@@ -28,7 +32,7 @@ __all__ = [
     "last_update",
     "predicted",
     "repeated",
-    "require_forecast",
+    "require_steps",
 ]
 
 
@@ -39,23 +43,22 @@ Gradient = Tensor | Blend | None
 
 
 def can_forecast(optimizer: Optimizer) -> bool:
-    """Whether the steps of this optimizer have a closed form here.
+    """Whether the steps of this optimizer have a closed form here, which keeps no gradient.
 
     True for exactly SGD, Adam and AdamW of `torch.optim`: a subclass may step differently.
     """
     return type(optimizer) in (SGD, Adam, AdamW)
 
 
-def require_forecast(optimizer: Optimizer) -> None:
-    """Raises StrategyError, naming the class, for an optimizer that cannot be forecast."""
-    if not can_forecast(optimizer):
+def require_steps(optimizer: Optimizer) -> None:
+    """Raises StrategyError, naming the class, for an optimizer that must call the model to step."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
         found = type(optimizer)
         raise StrategyError(
-            "no closed form is known for the steps of this optimizer",
+            "an optimizer whose step calls the model again cannot step one stage of it",
             got=f"{found.__module__}.{found.__qualname__}",
-            expected="exactly torch.optim.SGD, Adam or AdamW (a subclass may step differently)",
-            remedy="use one of these, or a strategy that needs no forecast of gradients: "
-            "PREDICT, SPECTRAIN, STASH or FLUSH",
+            expected="an optimizer whose step() needs no closure",
         )
 
 
@@ -68,7 +71,7 @@ def predicted(
     """The parameters as they will be after the optimizer has stepped on the given gradients.
 
     Args:
-        optimizer: SGD, Adam or AdamW of `torch.optim`, before or after its first step.
+        optimizer: any, before or after its first step.
         gradients: one sequence for each future step, with one gradient for each parameter in the
             order of the optimizer's groups; None leaves the parameter alone in that step, as torch
             does. Giving one tensor object in several places costs SGD no more than in one.
@@ -80,10 +83,11 @@ def predicted(
         with the real steps to a few units in the last place of the parameter.
 
     Raises:
-        StrategyError: the optimizer has no closed form here, or a step has too few gradients.
+        StrategyError: a step has too few gradients.
     """
-    require_forecast(optimizer)
     _require_one_each(optimizer, gradients)
+    if not can_forecast(optimizer):
+        return _stepped(optimizer, gradients, out)
     rule = _after_sgd if type(optimizer) is SGD else _after_adam
     futures = []
     for index, (group, parameter) in enumerate(_parameters(optimizer)):
@@ -109,9 +113,6 @@ def displacement(
 
     Returns:
         New tensors, one for each parameter; None for a parameter that is given no gradient.
-
-    Raises:
-        StrategyError: the optimizer has no closed form here.
     """
     futures = predicted(optimizer, gradients)
     moves: list[Tensor | None] = []
@@ -241,6 +242,47 @@ def _sum(blend: Blend) -> Tensor:
     for scale, tensor in others:
         total = torch.add(total, tensor, alpha=scale)
     return total
+
+
+def _stepped(
+    optimizer: Optimizer, gradients: Sequence[Sequence[Gradient]], out: Sequence[Tensor] | None
+) -> list[Tensor]:
+    """The parameters after a copy of the optimizer has stepped on the gradients.
+
+    The copy has the state and the hyper-parameters, and no hooks; whole, since a step may use all
+    its groups at once.
+    """
+    parameters = [parameter for _, parameter in _parameters(optimizer)]
+    futures = [torch.empty_like(p, requires_grad=False) for p in parameters] if out is None else out
+    twins = [
+        nn.Parameter(future.copy_(parameter))
+        for future, parameter in zip(futures, parameters, strict=True)
+    ]
+    copied = _copy_of(optimizer, dict(zip(parameters, twins, strict=True)))
+    for step in gradients:
+        for twin, gradient in zip(twins, step, strict=True):
+            twin.grad = None if gradient is None else _sum(_blend(gradient)).clone()
+        copied.step()
+    return list(futures)
+
+
+def _copy_of(optimizer: Optimizer, twins: Mapping[Tensor, Tensor]) -> Optimizer:
+    """An optimizer in the same state, for other parameters."""
+    copied = copy.copy(optimizer)
+    # a learning rate scheduler replaces the step of the very object by one that counts
+    copied.__dict__.pop("step", None)
+    for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        copied.__dict__[name] = OrderedDict()
+    copied.param_groups = [
+        copy.deepcopy({key: value for key, value in group.items() if key != "params"})
+        | {"params": [twins[parameter] for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    copied.state = defaultdict(dict)
+    for parameter, twin in twins.items():
+        if parameter in optimizer.state:
+            copied.state[twin] = copy.deepcopy(optimizer.state[parameter])
+    return copied
 
 
 def _after_sgd(

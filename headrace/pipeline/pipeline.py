@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from headrace.errors import ScheduleError
 from headrace.pipeline.batches import Arriving, Batch
-from headrace.pipeline.clock import looks_ahead, staleness
+from headrace.pipeline.clock import delay, looks_ahead, staleness
 from headrace.pipeline.graph import Layer, layers, require_untied
 from headrace.pipeline.mesh import Mesh
 from headrace.pipeline.partition import partition, require_cuts
@@ -27,7 +27,7 @@ from headrace.pipeline.schedule import (
 )
 from headrace.pipeline.simulator import run_all_stages
 from headrace.pipeline.stage import Crossing, Stage
-from headrace.pipeline.strategy import FORECAST, Strategy
+from headrace.pipeline.strategy import FORECAST, Delayed, Strategy
 from headrace.pipeline.transport import Distributed, InProcess, Transport
 from headrace.pipeline.versions import Versions
 
@@ -158,6 +158,7 @@ class Pipeline:
             self.strategy,
             is_stale=any(updates for _, updates in staleness(sample, number)),
             looks_ahead=looks_ahead(sample, self.strategy, number),
+            num_kept=delay(sample) if isinstance(self.strategy.forward, Delayed) else 0,
         )
         return Interpreter(number, self.num_stages, stage, versions, transport, self.strategy)
 

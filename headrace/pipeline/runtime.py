@@ -141,7 +141,8 @@ class Interpreter:
             return
         batch = self._schedule.batch_of(i)
         steps = self._next_steps(self._forward_steps, i)
-        with self.stopwatch.running(), self.versions.forward(batch, steps) as weights:
+        inputs = [tensor for tensor in crossing.tensors if tensor is not None]
+        with self.stopwatch.running(), self.versions.forward(batch, steps, i, inputs) as weights:
             self._read[i] = weights
             if self._is_last:
                 self._weight[i] = expected.weight if expected else 0.0

@@ -1,23 +1,30 @@
 """Which weights each pass reads: the table, nothing else."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from headrace.errors import StrategyError
 
 __all__ = [
+    "DOUBLE_BUFFER",
     "FLUSH",
     "FORECAST",
+    "FORECAST_LEAN",
     "PREDICT",
     "SPECTRAIN",
+    "STALE",
     "STASH",
     "STRATEGIES",
     "Aim",
     "Assumption",
+    "Delayed",
+    "Key",
     "Latest",
     "Pinned",
     "Strategy",
+    "outlives",
     "weights_key",
 ]
 
@@ -43,7 +50,8 @@ class Latest:
     Args:
         ahead_to: the moment aimed at; None reads the newest weights as they are.
         assuming: how the weights move until then.
-        once_a_batch: the first look-ahead of a batch serves all its early forward passes.
+        once_a_batch: the first look-ahead of a batch serves all its early forward passes; without,
+            a forecast is made anew for each.
     """
 
     ahead_to: Aim | None = None
@@ -58,6 +66,12 @@ class Latest:
             )
         if self.once_a_batch and self.ahead_to is None:
             raise StrategyError("once_a_batch goes with a look-ahead", got="ahead_to None")
+
+
+@dataclass(frozen=True)
+class Delayed:
+    """The same version on every stage: for batch t that of t - d updates, d the largest staleness
+    of the schedule (PipeDream-2BW, arXiv 2006.09503)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ class Strategy:
 
     name: str
     schedules: tuple[str, ...]
-    forward: Latest
+    forward: Latest | Delayed
     backward: Latest | Pinned
     known_as: str = ""
 
@@ -106,8 +120,16 @@ class Strategy:
                 where=where,
                 remedy="let it read Pinned() or a constant velocity",
             )
+        if isinstance(self.forward, Delayed) and isinstance(self.backward, Latest):
+            raise StrategyError(
+                "a backward pass with the newest weights does not go with a forward pass that is "
+                "delayed so that both see the same",
+                where=where,
+                remedy="let the backward pass read Pinned()",
+            )
         if (
-            self.forward.ahead_to is Aim.ROUND_TRIP
+            isinstance(self.forward, Latest)
+            and self.forward.ahead_to is Aim.ROUND_TRIP
             and self.forward.assuming is Assumption.GIVEN_GRADIENT
         ):
             raise StrategyError(
@@ -134,7 +156,9 @@ _ASYNCHRONOUS = ("async_1f1b", "async_eager_1f1b")
 _VELOCITY = Assumption.CONSTANT_VELOCITY
 
 FLUSH = Strategy("FLUSH", _DRAINING, Latest(), Latest(), "1F1B, GPipe")
+STALE = Strategy("STALE", _ASYNCHRONOUS, Latest(), Latest(), "plain asynchronous; PACI")
 STASH = Strategy("STASH", _ASYNCHRONOUS, Latest(), Pinned(), "PipeDream")
+DOUBLE_BUFFER = Strategy("DOUBLE_BUFFER", _ASYNCHRONOUS, Delayed(), Pinned(), "PipeDream-2BW")
 PREDICT = Strategy(
     "PREDICT", _ASYNCHRONOUS, Latest(Aim.OWN_UPDATE, _VELOCITY), Pinned(), "PipeOptim's target"
 )
@@ -152,23 +176,57 @@ FORECAST = Strategy(
     Pinned(),
     "headrace's own",
 )
+FORECAST_LEAN = Strategy(
+    "FORECAST_LEAN",
+    _ASYNCHRONOUS,
+    Latest(Aim.OWN_UPDATE, Assumption.GIVEN_GRADIENT),
+    Latest(),
+    "headrace's own, with the least memory",
+)
 
 STRATEGIES: Mapping[str, Strategy] = {
-    strategy.name: strategy for strategy in (FLUSH, STASH, PREDICT, SPECTRAIN, FORECAST)
+    strategy.name: strategy
+    for strategy in (
+        FLUSH,
+        STALE,
+        STASH,
+        DOUBLE_BUFFER,
+        PREDICT,
+        SPECTRAIN,
+        FORECAST,
+        FORECAST_LEAN,
+    )
 }
 
 
-def weights_key(read: Latest, batch: int, version: int, steps: int) -> Hashable:
+Key = tuple[Any, ...]
+"""What a set of weights is, first in words, then in numbers."""
+
+
+def weights_key(
+    read: Latest | Delayed, batch: int, micro_batch: int, version: int, steps: int
+) -> Key:
     """Names the weights of a read: equal keys, equal weights. Memory is counted by the same names.
 
     Args:
         read: what is read.
         batch: the batch that the micro-batch belongs to.
+        micro_batch: its number.
         version: the updates that the stage has applied.
-        steps: the updates to look ahead.
+        steps: the updates to look ahead; below 0 for a version that is behind.
     """
-    if read.ahead_to is None or steps == 0:
-        return "version", version
+    if isinstance(read, Delayed) or read.ahead_to is None or steps == 0:
+        return "version", version + steps
     if read.once_a_batch:
         return "forecast", batch
+    if read.assuming is Assumption.GIVEN_GRADIENT:
+        return "one pass", micro_batch
     return "ahead", version, steps
+
+
+def outlives(key: Key, batch: int) -> bool:
+    """Whether forward passes after the update of a batch may still read a look-ahead.
+
+    Only the forecast for a later batch than the next: that one's passes now read the newest.
+    """
+    return bool(key[0] == "forecast" and key[1] > batch + 1)

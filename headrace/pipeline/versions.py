@@ -1,8 +1,8 @@
 """Owns the weight tensors of one stage: which a pass reads, which stay alive, how they step."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,9 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from headrace.errors import StrategyError
 from headrace.pipeline import lookahead
+from headrace.pipeline.probe import Origins
 from headrace.pipeline.spares import Spares
-from headrace.pipeline.strategy import Assumption, Latest, Strategy, weights_key
+from headrace.pipeline.strategy import (
+    Assumption,
+    Delayed,
+    Key,
+    Latest,
+    Strategy,
+    outlives,
+    weights_key,
+)
 
 __all__ = ["Versions", "Weights"]
 
@@ -26,7 +36,7 @@ class Weights:
         tensors: one for each trained parameter of the stage, in order.
     """
 
-    key: Hashable
+    key: Key
     tensors: tuple[Tensor, ...]
 
 
@@ -49,9 +59,10 @@ class Versions:
         strategy: what the passes read.
         is_stale: whether an update can come between a forward pass and its backward pass.
         looks_ahead: whether any pass of this stage looks ahead.
+        num_kept: versions before the newest that a forward pass may still ask for.
 
     Raises:
-        StrategyError: the strategy forecasts and the optimizer's steps have no closed form.
+        StrategyError: the optimizer's steps call the model, or it steps parameters of others.
     """
 
     def __init__(
@@ -62,30 +73,40 @@ class Versions:
         *,
         is_stale: bool,
         looks_ahead: bool,
+        num_kept: int = 0,
     ) -> None:
-        unique = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
-        self.parameters = tuple(unique.values())
-        self.optimizer = make_optimizer(self.parameters) if self.parameters else None
+        found = {
+            p: f"{type(module).__name__}.{name}"
+            for module in modules
+            for name, p in module.named_parameters()
+            if p.requires_grad
+        }
+        self.optimizer = make_optimizer(tuple(found)) if found else None
+        self.parameters = _stepped_by(self.optimizer, found)
+        """The trained parameters, in the order of the optimizer's groups."""
         self.applied = 0
         """Updates since the last drain."""
-        self._slots = list(_slots(modules, {key: place for place, key in enumerate(unique)}))
+        self._names = [found[p] for p in self.parameters]
+        self._slots = list(_slots(modules, {id(p): k for k, p in enumerate(self.parameters)}))
         self._forward = strategy.forward
         self._backward = strategy.backward
         self._is_late = isinstance(strategy.backward, Latest) and (is_stale or looks_ahead)
-        assuming = strategy.forward.assuming if looks_ahead and self.optimizer else None
+        self._num_kept = num_kept
+        self._is_probed = False
+        assuming = strategy.forward.assuming if isinstance(strategy.forward, Latest) else None
+        if not (looks_ahead and self.optimizer):
+            assuming = None
         self._forecasts = assuming is Assumption.GIVEN_GRADIENT
         self._records_updates = (
             assuming is Assumption.CONSTANT_VELOCITY
             and self.optimizer is not None
             and not lookahead.keeps_last_update(self.optimizer)
         )
-        if self._forecasts and self.optimizer:
-            lookahead.require_forecast(self.optimizer)
         self._live = self._alias()
-        self._ahead: dict[Hashable, tuple[Tensor, ...]] = {}
+        self._readable: dict[Key, tuple[Tensor, ...]] = {}  # beside the newest
         self._spares = Spares(self.parameters)
         self._looked_up: Sequence[Tensor] = ()
-        self._pins: Counter[Hashable] = Counter()
+        self._pins: Counter[Key] = Counter()
         self._gradients: list[Tensor | None] = [None] * len(self.parameters)
         self._sums: tuple[Tensor, ...] | None = None  # what the gradients are added up in
         self._share = 0.0
@@ -101,16 +122,23 @@ class Versions:
     def num_live(self) -> int:
         """Sets of weight tensors held now, the newest included."""
         pinned = [key for key, count in self._pins.items() if count]
-        return len({*self._ahead, *pinned, ("version", self.applied)})
+        return len({*self._readable, *pinned, ("version", self.applied)})
 
     # Reading
 
     @contextmanager
-    def forward(self, batch: int, steps: int) -> Iterator[Weights]:
-        """The modules read the weights that the strategy says, ``steps`` updates ahead."""
-        weights = self._read(self._forward, batch, steps)
+    def forward(
+        self, batch: int, steps: int, micro_batch: int = 0, inputs: Sequence[Tensor] = ()
+    ) -> Iterator[Weights]:
+        """The modules read the weights that the strategy says, ``steps`` updates ahead.
+
+        Raises:
+            StrategyError: the backward pass is to look weights up, and the graph has copies of
+                some. Found in the first pass on any inputs.
+        """
+        weights = self._read(self._forward, batch, micro_batch, steps)
         if self._is_late:
-            with self._moved(weights.tensors), self._named_weights(weights.tensors):
+            with self._moved(weights.tensors), self._named_weights(weights.tensors, inputs):
                 yield Weights(weights.key, self._live)
             return
         self._pins[weights.key] += 1
@@ -122,7 +150,7 @@ class Versions:
         """The graph of a forward pass reads the weights that the strategy says; it is then over."""
         if self._is_late:
             assert isinstance(self._backward, Latest)
-            self._looked_up = self._read(self._backward, batch, steps).tensors
+            self._looked_up = self._read(self._backward, batch, 0, steps).tensors
             yield
             self._looked_up = ()
             return
@@ -130,23 +158,25 @@ class Versions:
         self._pins[weights.key] -= 1
         self._let_go(weights.key, weights.tensors)
 
-    def _let_go(self, key: Hashable, tensors: Sequence[Tensor]) -> None:
+    def _let_go(self, key: Key, tensors: Sequence[Tensor]) -> None:
         """Uses the memory of a set of weights again if no pass can read the set any more."""
         is_newest = key == ("version", self.applied)
-        if not (is_newest or key in self._ahead or self._pins[key]):
+        if not (is_newest or key in self._readable or self._pins[key]):
             self._spares.give(tensors)
 
-    def _read(self, read: Latest, batch: int, steps: int) -> Weights:
-        key = weights_key(read, batch, self.applied, steps)
+    def _read(self, read: Latest | Delayed, batch: int, micro_batch: int, steps: int) -> Weights:
+        key = weights_key(read, batch, micro_batch, self.applied, steps)
         if key == ("version", self.applied) or not self.parameters:
             return Weights(key, self._live)
-        if key not in self._ahead:
+        if key not in self._readable:
+            assert isinstance(read, Latest), "a delayed read finds what was kept"
+            self._forget(lambda other: other[0] in ("ahead", "one pass"))  # the last one is enough
             if read.assuming is Assumption.GIVEN_GRADIENT:
                 ahead = self._forecast(steps, self._spares.take())
             else:
                 ahead = self._repeated(steps, self._spares.take())
-            self._ahead[key] = tuple(tensor.requires_grad_() for tensor in ahead)
-        return Weights(key, self._ahead[key])
+            self._readable[key] = tuple(tensor.requires_grad_() for tensor in ahead)
+        return Weights(key, self._readable[key])
 
     def _forecast(self, steps: int, out: Sequence[Tensor]) -> list[Tensor]:
         """The optimizer's own steps: the first on the gradients already in, the missing share made
@@ -200,15 +230,27 @@ class Versions:
             for leaf, master in zip(self._live, self.parameters, strict=True):
                 leaf.data = master.data
 
-    def _named_weights(self, tensors: Sequence[Tensor]) -> torch.autograd.graph.saved_tensors_hooks:
+    @contextmanager
+    def _named_weights(self, tensors: Sequence[Tensor], inputs: Sequence[Tensor]) -> Iterator[None]:
         """Saves a weight, or a view of one, as its place, size, stride and offset."""
         places = {t.untyped_storage().data_ptr(): place for place, t in enumerate(tensors)}
+        origins = None if self._is_probed or not inputs else Origins(tensors, inputs)
 
         def pack(tensor: Tensor) -> Any:
             place = places.get(tensor.untyped_storage().data_ptr())
-            if place is None:
-                return tensor
-            return place, tensor.size(), tensor.stride(), tensor.storage_offset()
+            if place is not None:
+                return place, tensor.size(), tensor.stride(), tensor.storage_offset()
+            copied = origins.weights_alone(tensor) if origins else []
+            if copied:
+                names = " and ".join(self._names[place] for place in copied)
+                raise StrategyError(
+                    "the backward pass is to read the newest weights, but of some the graph keeps "
+                    "what was made of them",
+                    got=f"a tensor that {names} alone gives, such as a cast or a parametrization",
+                    remedy="take a strategy whose backward pass reads what its forward pass read: "
+                    "FORECAST, PREDICT, STASH or DOUBLE_BUFFER",
+                )
+            return tensor
 
         def unpack(saved: Any) -> Tensor:
             if isinstance(saved, Tensor):
@@ -217,7 +259,9 @@ class Versions:
             weight: Tensor = self._looked_up[place].detach().as_strided(size, stride, offset)
             return weight
 
-        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack), origins or nullcontext():
+            yield
+        self._is_probed = self._is_probed or origins is not None
 
     # Stepping
 
@@ -249,8 +293,11 @@ class Versions:
         ahead then goes on with what the one before left.
         """
         before: Sequence[Tensor] | None = None
-        if self._pins["version", self.applied] > 0:
+        newest = "version", self.applied
+        if self._pins[newest] > 0 or self._num_kept:
             before = [p.data for p in self.parameters]  # graphs in flight keep this storage
+            if self._num_kept:
+                self._readable[newest] = self._live
             for parameter, spare in zip(self.parameters, self._spares.take(), strict=True):
                 parameter.data = spare.copy_(parameter.data)
             self._live = self._alias()
@@ -273,22 +320,48 @@ class Versions:
         self._gradients, self._sums = [None] * len(self.parameters), None
         self._share = 0.0
         self.applied += 1
-        # the forecast of the next batch has served: its forward passes now read what is newest
-        for key in list(self._ahead):
-            if not (isinstance(key, tuple) and key[0] == "forecast" and key[1] > batch + 1):
-                self._let_go(key, self._ahead.pop(key))
+        self._forget(lambda key: not self._is_wanted(key, batch))
+
+    def _is_wanted(self, key: Key, batch: int) -> bool:
+        """Whether a forward pass after the update of a batch may read the weights."""
+        if key[0] == "version":
+            return bool(key[1] >= self.applied - self._num_kept)
+        return outlives(key, batch)
+
+    def _forget(self, is_unwanted: Callable[[Key], bool]) -> None:
+        """Lets sets of weights go that no forward pass will read again."""
+        for key in [key for key in self._readable if is_unwanted(key)]:
+            self._let_go(key, self._readable.pop(key))
 
     def drain(self) -> None:
         """Forgets all but weights and optimizer state: a segment is over."""
         self.applied = 0
-        for tensors in self._ahead.values():
+        for tensors in self._readable.values():
             self._spares.give(tensors)
-        self._ahead.clear()
+        self._readable.clear()
         self._pins.clear()
         if self._previous_sums is not None:
             self._spares.give(self._previous_sums)
         self._previous = self._previous_sums = None
         self._last_updates = [None] * len(self.parameters)
+
+
+def _stepped_by(
+    optimizer: Optimizer | None, found: Mapping[nn.Parameter, str]
+) -> tuple[nn.Parameter, ...]:
+    """The parameters that the optimizer steps, in its order; others are as good as frozen."""
+    if optimizer is None:
+        return ()
+    lookahead.require_steps(optimizer)
+    stepped = tuple(p for group in optimizer.param_groups for p in group["params"])
+    strange = [list(p.shape) for p in stepped if p not in found]
+    if strange:
+        raise StrategyError(
+            "the optimizer steps parameters that are not of its stage",
+            got=f"parameters of shape {strange}",
+            expected="those that it was called with, all or some, in groups or not",
+        )
+    return stepped
 
 
 def _slots(modules: Sequence[nn.Module], places: dict[int, int]) -> Iterator[tuple[Any, Any, int]]:

@@ -5,9 +5,9 @@ import pytest
 import headrace
 
 NAMES = """
-    Batch BlockOrder BucketOrder BufferOrder FLUSH FORECAST Format HeadraceError Loader PREDICT
-    Padding PageOrder Pipeline RandomOrder Records Run SPECTRAIN STASH SequentialOrder Strategy
-    WeightedOrder __version__ mix open train
+    Batch BlockOrder BucketOrder BufferOrder DOUBLE_BUFFER FLUSH FORECAST FORECAST_LEAN Format
+    HeadraceError Loader PREDICT Padding PageOrder Pipeline RandomOrder Records Run SPECTRAIN STALE
+    STASH SequentialOrder Strategy WeightedOrder __version__ mix open train
 """.split()
 
 

@@ -11,6 +11,7 @@ import numpy
 
 import headrace
 from headrace.cli.app import run as run_command
+from headrace.pipeline.strategy import STRATEGIES
 from headrace.runs.recipe import load_recipe, recipe_names
 from tests.architecture.test_command_line import surface
 
@@ -75,8 +76,8 @@ def test_the_flags_that_it_names_exist() -> None:
 def test_the_recipes_and_strategies_that_it_names_exist() -> None:
     """By the names that the command line takes."""
     assert all(f"`{name}`" in README for name in recipe_names())
-    table = re.findall(r"^\| \**([A-Z]+)\**", README, re.MULTILINE)
-    assert table == ["FLUSH", "STASH", "PREDICT", "SPECTRAIN", "FORECAST"]
+    table = re.findall(r"^\| \**([A-Z_]+)\**", README, re.MULTILINE)
+    assert table == list(STRATEGIES)
     assert all(isinstance(getattr(headrace, name), headrace.Strategy) for name in table)
 
 

@@ -7,6 +7,7 @@ applied a batch when all its backward passes are done.
 """
 
 import copy
+import math
 
 import torch
 
@@ -68,6 +69,8 @@ def train(strategy, weights, batches, counts, make_optimizer, head_start=1):
     def applied(num_backwards):
         return sum(end <= num_backwards for end in ends)
 
+    # the most updates that stage 0 has yet to make when a full batch enters
+    largest = math.ceil(head_start * (n - 1) / max(counts))
     flat = [(t, j) for t, count in enumerate(counts) for j in range(count)]
     losses = []
     for q, (t, j) in enumerate(flat):
@@ -78,7 +81,9 @@ def train(strategy, weights, batches, counts, make_optimizer, head_start=1):
         for k, stage in enumerate(stages):
             ahead = head_start * (n - 1 - k)
             version = applied(max(0, q - ahead))
-            w, b = forward_weights(strategy, stage, version, t, q, ahead, n, k, batches, flat)
+            w, b = forward_weights(
+                strategy, stage, version, t, q, ahead, n, k, batches, flat, largest
+            )
             xs.append(x)
             x = torch.tanh(x @ w.T + b)
             ys.append(x)
@@ -101,18 +106,22 @@ def train(strategy, weights, batches, counts, make_optimizer, head_start=1):
     return totals, [[p.detach() for p in stage.w] for stage in stages]
 
 
-def forward_weights(strategy, stage, version, t, q, ahead, n, k, batches, flat):
+def forward_weights(strategy, stage, version, t, q, ahead, n, k, batches, flat, largest):
     steps = t - version
-    if strategy == "STASH":
+    if strategy in ("STASH", "STALE"):
         return stage.history[version]
+    if strategy == "DOUBLE_BUFFER":
+        return stage.history[max(0, t - largest)]
     if strategy == "PREDICT":
         return stage.moved(version, steps)
     if strategy == "SPECTRAIN":  # one micro-batch a batch: the ramp, then floor(k/2) + n - k - 1
         return stage.moved(version, k // 2 + min(q, n - k - 1))
-    assert strategy == "FORECAST"
+    assert strategy in ("FORECAST", "FORECAST_LEAN")
     if steps == 0:
         return stage.history[version]
-    if t not in stage.forecasts:  # made at the batch's first forward pass, serves all early ones
+    if (
+        t not in stage.forecasts or strategy == "FORECAST_LEAN"
+    ):  # made at the batch's first forward pass, serves all early ones
         done = max(0, q - ahead)
         of_batch = [r for r in range(len(flat)) if flat[r][0] == version]
         sizes = [len(part[0]) for part in batches[version]]
@@ -137,4 +146,6 @@ def forward_weights(strategy, stage, version, t, q, ahead, n, k, batches, flat):
 def backward_weight(strategy, stage, t, k):
     if strategy == "SPECTRAIN":
         return stage.moved(t, k // 2)[0]
+    if strategy in ("STALE", "FORECAST_LEAN"):
+        return stage.history[-1][0]
     return stage.used[0]

@@ -10,6 +10,7 @@ from headrace.pipeline.clock import (
     Durations,
     Sizes,
     bubble,
+    delay,
     live_versions,
     looks_ahead,
     memory,
@@ -20,7 +21,17 @@ from headrace.pipeline.clock import (
     timeline,
 )
 from headrace.pipeline.schedule import SCHEDULES, Schedule, make_schedule
-from headrace.pipeline.strategy import FLUSH, FORECAST, PREDICT, SPECTRAIN, STASH, STRATEGIES
+from headrace.pipeline.strategy import (
+    DOUBLE_BUFFER,
+    FLUSH,
+    FORECAST,
+    FORECAST_LEAN,
+    PREDICT,
+    SPECTRAIN,
+    STALE,
+    STASH,
+    STRATEGIES,
+)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
@@ -157,13 +168,35 @@ def test_forecast_holds_three_versions_and_two_once_m_is_large(n, m):
 
 
 def test_live_versions_of_the_classics():
-    """PipeDream holds n - k, a flushed pipeline one, SpecTrain the newest and what it predicts."""
+    """PipeDream holds n - k, a flushed pipeline one, SpecTrain the newest and what it predicts,
+    PipeDream-2BW two on every stage; plain asynchronous one."""
     schedule = make_schedule("async_1f1b", 4, 1, 12)
     drained = make_schedule("one_f_one_b", 4, 4, 3)
+    full = make_schedule("async_1f1b", 4, 4, 6)
 
     assert [live_versions(schedule, STASH, k) for k in range(4)] == [4, 3, 2, 1]
     assert [live_versions(drained, FLUSH, k) for k in range(4)] == [1, 1, 1, 1]
     assert [live_versions(schedule, SPECTRAIN, k) for k in range(4)] == [2, 2, 2, 2]
+    assert [live_versions(schedule, STALE, k) for k in range(4)] == [1, 1, 1, 1]
+    assert [live_versions(full, FORECAST_LEAN, k) for k in range(4)] == [2, 2, 2, 1]
+    assert [live_versions(full, DOUBLE_BUFFER, k) for k in range(4)] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("n, m, expected", [(4, 1, 3), (4, 2, 2), (4, 3, 1), (4, 8, 1), (1, 1, 0)])
+def test_the_delay_of_a_double_buffer(n, m, expected):
+    """ceil((n - 1) / m); batch t reads version max(0, t - d) wherever it is, from what is there."""
+    schedule = make_schedule("async_1f1b", n, m, 9)
+
+    assert delay(schedule) == expected
+    for k in range(n):
+        version = 0
+        steps = dict(steps_ahead(schedule, DOUBLE_BUFFER.forward, k, Kind.FORWARD))
+        for action in schedule.actions(k):
+            if action.kind is Kind.UPDATE:
+                version += 1
+            elif action.kind is Kind.FORWARD:
+                batch = action.number // m
+                assert version + steps[action.number] == max(0, batch - expected)
 
 
 def test_memory_adds_up():

@@ -18,7 +18,7 @@ from headrace.pipeline.lookahead import (
     last_update,
     predicted,
     repeated,
-    require_forecast,
+    require_steps,
 )
 
 SHAPES = ((5, 3), (7,), ())
@@ -264,28 +264,66 @@ class Careful(SGD):
     """A subclass, which may step as it likes."""
 
 
-@pytest.mark.parametrize("kind", [RMSprop, Careful])
-def test_other_optimizers_are_refused_by_name(kind):
-    """A subclass of a known optimizer is another optimizer."""
-    optimizer = kind([nn.Parameter(torch.ones(2))], lr=0.1)
+OTHERS = {
+    "subclass": lambda groups: Careful(groups, lr=0.05, momentum=0.9),
+    "rmsprop": lambda groups: RMSprop(groups, lr=0.01, momentum=0.5),
+    "nadam": lambda groups: torch.optim.NAdam(groups, lr=0.01),
+    "radam": lambda groups: torch.optim.RAdam(groups, lr=0.01),
+    "adafactor": lambda groups: torch.optim.Adafactor(groups, lr=0.01),
+    "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=0.01),
+    "adamax": lambda groups: torch.optim.Adamax(groups, lr=0.01),
+    "rprop": lambda groups: torch.optim.Rprop(groups, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("is_started", [True, False], ids=["started", "fresh"])
+def test_a_copy_of_any_other_optimizer_is_stepped(name, is_started):
+    """Three steps ahead are the very weights that the optimizer comes to, and it is not touched by
+    looking; with groups, a learning rate scheduler, and a parameter without gradients."""
+    generator = torch.Generator().manual_seed(8)
+    shapes = [(3, 4), (4,), (2, 2)]
+    parameters = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+    optimizer = OTHERS[name]([{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.02}])
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)  # it replaces optimizer.step
     assert not can_forecast(optimizer)
-    message = rf"no closed form.*{kind.__qualname__}, expected exactly torch.optim.SGD.*use one of"
-    for refuse in (
-        lambda: require_forecast(optimizer),
-        lambda: predicted(optimizer, [[None]]),
-        lambda: displacement(optimizer, [[None]]),
-    ):
-        with pytest.raises(StrategyError, match=message):
-            refuse()
+
+    def step(gradients):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
+        optimizer.step()
+
+    def draw():
+        return [torch.randn(shape, generator=generator) for shape in shapes[:2]] + [None]
+
+    for _ in range(2 * is_started):
+        step(draw())
+    gradients = [draw() for _ in range(3)]
+    before = [parameter.detach().clone() for parameter in parameters]
+    state = copy.deepcopy(optimizer.state_dict())
+
+    found = predicted(optimizer, [[g[0], [(0.5, g[1]), (0.5, g[1])], None] for g in gradients])
+
+    assert all(map(torch.equal, before, parameters))
+    torch.testing.assert_close(optimizer.state_dict(), state, rtol=0, atol=0)
+    for known in gradients:
+        step(known)
+    assert all(map(torch.equal, found, parameters))
     assert last_update(optimizer) is None
 
 
+def test_an_optimizer_that_calls_the_model_is_refused_by_name():
+    """LBFGS needs a closure; a stage has none to give."""
+    with pytest.raises(StrategyError, match=r"cannot step one stage of it: got torch.*\.LBFGS"):
+        require_steps(torch.optim.LBFGS([nn.Parameter(torch.ones(2))]))
+
+
 @pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
-def test_known_optimizers_are_accepted(kind):
-    """Exactly the three classes."""
+def test_closed_forms(kind):
+    """Exactly the three classes: a subclass is another optimizer."""
     optimizer = kind([nn.Parameter(torch.ones(2))], lr=0.1)
     assert can_forecast(optimizer)
-    require_forecast(optimizer)
+    require_steps(optimizer)
 
 
 def test_constant_velocity_repeats_the_last_update():

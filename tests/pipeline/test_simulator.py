@@ -6,7 +6,16 @@ from torch import nn
 
 from headrace.pipeline.pipeline import Batch, Pipeline
 from headrace.pipeline.stage import layer_seed
-from headrace.pipeline.strategy import FLUSH, FORECAST, PREDICT, SPECTRAIN, STASH
+from headrace.pipeline.strategy import (
+    DOUBLE_BUFFER,
+    FLUSH,
+    FORECAST,
+    FORECAST_LEAN,
+    PREDICT,
+    SPECTRAIN,
+    STALE,
+    STASH,
+)
 from headrace.shares import even_sizes
 from tests.oracle import delayed
 
@@ -16,6 +25,7 @@ OPTIMIZERS = {
     "nesterov": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9, nesterov=True),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),  # no closed form
 }
 
 
@@ -51,7 +61,7 @@ def trained(pipeline, batches):
     "strategy, schedule, stages, micro_batches",
     [
         (strategy, schedule, n, m)
-        for strategy in (STASH, PREDICT, FORECAST)
+        for strategy in (STALE, STASH, DOUBLE_BUFFER, PREDICT, FORECAST, FORECAST_LEAN)
         for schedule, shapes in (
             ("async_1f1b", ((1, 1), (2, 1), (2, 2), (3, 3), (4, 4), (4, 2), (4, 9), (3, 1))),
             ("async_eager_1f1b", ((2, 1), (2, 2), (3, 3), (4, 4), (4, 9))),
