@@ -29,6 +29,7 @@ from headrace.pipeline.simulator import run_all_stages
 from headrace.pipeline.stage import Crossing, Stage
 from headrace.pipeline.strategy import FORECAST, Delayed, Strategy
 from headrace.pipeline.transport import Distributed, InProcess, Transport
+from headrace.pipeline.turns import Turns
 from headrace.pipeline.versions import Versions
 
 __all__ = ["Batch", "Pipeline", "Summary"]
@@ -131,6 +132,8 @@ class Pipeline:
         self._count = count
         self._mesh = mesh
         self._next_batch = 0
+        self._turns: Turns | None = None
+        self._losses: list[Tensor] = []  # of batches given to step()
         here = range(stages) if mesh is None else [mesh.stage]
         self.is_first, self.is_last = 0 in here, stages - 1 in here
         self._interpreters = [
@@ -179,10 +182,13 @@ class Pipeline:
                 batch over the whole run, its loss (a scalar tensor, 0 for a batch without valid
                 records) and its valid records.
         """
+        self._require_drained()
+        return self._train(iter(batches), on_batch)
+
+    def _train(self, source: Iterator[Any], on_batch: OnBatch | None) -> Summary:
         total = _Total(on_batch)
         started = perf_counter()
         busy = [i.stopwatch.busy_s() for i in self._interpreters]
-        source = iter(batches)
         num_batches = num_records = num_left_out = 0
         with self._set_threads():
             while True:
@@ -207,6 +213,53 @@ class Pipeline:
             },
         )
 
+    def step(self, batch: Any) -> list[Tensor]:
+        """Trains on one more batch, as far as the schedule goes without knowing the next.
+
+        The pipeline does not drain between steps: `step` after `step` and then `drain` do what
+        `train` does with the same batches, bit for bit. The work is done before `step` returns.
+
+        Args:
+            batch: as one of those for ``train``; every process calls `step` for each batch, and
+                where neither the first nor the last stage is it may give None for a batch of at
+                least m records.
+
+        Returns:
+            The losses that have become known, scalars in the order of the batches; empty where
+            the last stage is not.
+        """
+        if batch is None and not (self.is_first or self.is_last):
+            batch = Batch(self.num_micro_batches)
+        if self._turns is None:
+            self._turns = Turns(self._train_pushed)
+        try:
+            self._turns.give(batch)
+        except BaseException:
+            self._turns = None
+            raise
+        return self._taken_losses()
+
+    def drain(self) -> list[Tensor]:
+        """Finishes the batches in flight, as at the end of an epoch; the losses still due."""
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            turns.end()
+        return self._taken_losses()
+
+    def _train_pushed(self, source: Iterator[Any]) -> None:
+        self._train(source, lambda number, loss, num_records: self._losses.append(loss))
+
+    def _taken_losses(self) -> list[Tensor]:
+        losses, self._losses = self._losses, []
+        return losses
+
+    def _require_drained(self) -> None:
+        if self._turns is not None:
+            raise ScheduleError(
+                "batches given to step() are in flight",
+                remedy="call drain() on every process first",
+            )
+
     def evaluate(
         self, batches: Iterable[Any], metrics: Mapping[str, Callable[[Any, Any], Any]]
     ) -> dict[str, float]:
@@ -219,6 +272,7 @@ class Pipeline:
         Returns:
             name -> mean over all valid records; empty without any, or without the last stage.
         """
+        self._require_drained()
         sums = dict.fromkeys(metrics, 0.0)
 
         def add(output: Any, target: Any) -> None:
@@ -235,6 +289,7 @@ class Pipeline:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights and buffers of the stages driven here, by the model's own names."""
+        self._require_drained()
         return {
             layer.full_name(key): tensor
             for interpreter in self._interpreters

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from headrace.errors import DataError, ScheduleError
 from headrace.pipeline.mesh import Mesh
 from headrace.pipeline.pipeline import Batch, Pipeline
 from headrace.pipeline.strategy import STRATEGIES
@@ -123,3 +124,88 @@ def test_distributed_equals_the_simulator_bit_for_bit(num_stages):
         together = {key: array for rank in actual for key, array in rank[3].items()}
         assert together.keys() == state.keys()
         assert all(numpy.array_equal(together[key], state[key]) for key in state), case
+
+
+def stepped_and_trained(num_stages, mesh):
+    """The same batches through step and drain, and through train: losses and weights."""
+    found = []
+    for strategy in ("FORECAST", "SPECTRAIN", "FLUSH", "DOUBLE_BUFFER"):
+        for does_step in (True, False):
+            pipeline = Pipeline(
+                make_model(),
+                nn.functional.mse_loss,
+                lambda p: torch.optim.AdamW(p, lr=0.05),
+                stages=num_stages,
+                micro_batches=2,
+                strategy=STRATEGIES[strategy],
+                segment_batches=4,
+                seed=6,
+                mesh=mesh,
+            )
+            losses, known = [], []
+            for _epoch in range(2):
+                batches = make_batches([8] * 5 + [3])
+                if not does_step:
+                    pipeline.train(batches, lambda *facts, losses=losses: losses.append(facts[1]))
+                    continue
+                for x, y in batches:
+                    inner = not (pipeline.is_first or pipeline.is_last)
+                    known.append(pipeline.step(None if inner else (x, y)))
+                    losses += known[-1]
+                losses += pipeline.drain()
+            pipeline.close()
+            state = {key: tensor.numpy().copy() for key, tensor in pipeline.state_dict().items()}
+            found.append((strategy, [loss.item() for loss in losses], state, list(map(len, known))))
+    return found
+
+
+def stepping_rank(rank, num_ranks):
+    """What one process of the test does."""
+    mesh = Mesh.from_environment(num_ranks)
+    found = stepped_and_trained(num_ranks, mesh)
+    mesh.close()
+    return found
+
+
+@pytest.mark.parametrize("num_stages", [1, 3])
+def test_steps_are_training_bit_for_bit(num_stages):
+    """step after step and drain, in processes and in the simulator: the losses and weights of
+    train, drains at the ends of segments and epochs, and in the simulator no batch held back that
+    the schedule lets through."""
+    alone = stepped_and_trained(num_stages, None)
+    ranks = run_ranks(stepping_rank, num_stages) if num_stages > 1 else [alone]
+
+    for stepped, trained in zip(alone[::2], alone[1::2], strict=True):
+        assert stepped[1] == trained[1] and len(stepped[1]) == 12
+        assert all(numpy.array_equal(stepped[2][key], trained[2][key]) for key in trained[2])
+    for number, (_, losses, state, _) in enumerate(alone):
+        assert ranks[-1][number][1] == losses
+        together = {key: array for rank in ranks for key, array in rank[number][2].items()}
+        assert together.keys() == state.keys()
+        assert all(numpy.array_equal(together[key], state[key]) for key in state)
+
+
+def test_what_is_in_flight_is_not_looked_at():
+    """Evaluation, training and weights wait for the drain; an error ends the steps."""
+    pipeline = Pipeline(
+        make_model(),
+        nn.functional.mse_loss,
+        lambda p: torch.optim.SGD(p, lr=0.05),
+        stages=2,
+        micro_batches=2,
+    )
+    assert pipeline.drain() == []
+    (batch,) = make_batches([8])
+    known = pipeline.step(batch)
+    for look in (
+        pipeline.state_dict,
+        lambda: pipeline.evaluate([batch], {}),
+        lambda: pipeline.train([batch]),
+    ):
+        with pytest.raises(ScheduleError, match=r"are in flight; call drain\(\) on every process"):
+            look()
+    assert len(known + pipeline.drain()) == 1
+    assert pipeline.state_dict()
+    with pytest.raises(DataError, match="not a batch: got str"):
+        pipeline.step("nonsense")
+    assert pipeline.drain() == []

@@ -142,8 +142,9 @@ def test_an_unknown_strategy():
         find_strategy("forcast")
 
     assert str(caught.value) == (
-        "unknown strategy: got forcast, expected one of FLUSH, STALE, STASH, DOUBLE_BUFFER, PREDICT, "
-        "SPECTRAIN, FORECAST, FORECAST_LEAN, or package.module:NAME; in --strategy; did you mean FORECAST?"
+        "unknown strategy: got forcast, expected one of FLUSH, STALE, STASH, DOUBLE_BUFFER, "
+        "PREDICT, SPECTRAIN, FORECAST, FORECAST_LEAN, or package.module:NAME; in --strategy; "
+        "did you mean FORECAST?"
     )
 
 
