@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headrace.data.padding import Padding
     from headrace.data.records import Records
     from headrace.errors import HeadraceError
+    from headrace.pipeline.mesh import Mesh
     from headrace.pipeline.pipeline import Batch, Pipeline
     from headrace.pipeline.strategy import (
         DOUBLE_BUFFER,
@@ -44,6 +45,7 @@ __all__ = [
     "Format",
     "HeadraceError",
     "Loader",
+    "Mesh",
     "PREDICT",
     "Padding",
     "PageOrder",
@@ -80,6 +82,7 @@ def __getattr__(name: str) -> object:
         "Format": "data.formats.format",
         "HeadraceError": "errors",
         "Loader": "data.loader",
+        "Mesh": "pipeline.mesh",
         "PREDICT": "pipeline.strategy",
         "Padding": "data.padding",
         "PageOrder": "data.orders.page",

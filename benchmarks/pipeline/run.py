@@ -2,10 +2,7 @@
 
 import argparse
 import json
-import os
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -31,9 +28,9 @@ from headrace.pipeline.mesh import Mesh
 from headrace.pipeline.profile import profile
 from headrace.pipeline.schedule import make_schedule
 from headrace.pipeline.strategy import FLUSH, FORECAST, SPECTRAIN
-from headrace.runs.launch import KEEP_FREED_MEMORY
 
 sys.path.append(str(Path(__file__).parents[1]))
+from ranks import start_ranks
 from reporting import busy_s, finish, options_of, show_targets
 
 RESULTS = Path(__file__).parent / "results"
@@ -97,7 +94,7 @@ def main() -> None:
         work(plan, num_rounds)
         return
     began_s = time.perf_counter()
-    measured = start_and_wait(sys.argv[1:])
+    measured = start_ranks(__file__, sys.argv[1:], NUM_PROCESSES)
     targets = targets_of(measured)
     show(measured, targets)
     finish(
@@ -107,37 +104,6 @@ def main() -> None:
         began_s=began_s,
         as_json=options.json,
     )
-
-
-def start_and_wait(arguments: list[str]) -> dict[str, Any]:
-    """Runs this file once a rank; what rank 0 prints is the result."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, *arguments, "--worker"],
-            env=os.environ
-            | one_thread
-            | KEEP_FREED_MEMORY  # what headrace's launcher sets; it helps the rivals too
-            | meeting
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(NUM_PROCESSES)},
-            stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in range(NUM_PROCESSES)
-    ]
-    try:
-        text, _ = processes[0].communicate()
-        if any(process.wait(timeout=60) for process in processes):
-            sys.exit("a process failed; its own message is above")
-    finally:
-        for process in processes:
-            process.kill()
-    measured: dict[str, Any] = json.loads(text.splitlines()[-1])
-    return measured
 
 
 def work(plan: Plan, num_rounds: int) -> None:

@@ -10,8 +10,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from headrace.errors import ScheduleError
+from headrace.errors import ModelError, ScheduleError
 from headrace.pipeline.batches import Arriving, Batch
 from headrace.pipeline.clock import delay, looks_ahead, staleness
 from headrace.pipeline.graph import Layer, layers, require_untied
@@ -75,6 +76,7 @@ class Pipeline:
             torch.fx cannot.
         loss: (output, target) -> the mean loss of its records, a scalar.
         optimizer: parameters -> a torch optimizer; called once a stage.
+        scheduler: optimizer -> a torch learning rate scheduler, stepped after each batch.
         stages: n; at least 1 layer each.
         micro_batches: m, the parts of a batch.
         strategy: which weights each pass reads.
@@ -84,6 +86,8 @@ class Pipeline:
         segment_batches: drain after so many batches; None drains at the end of an epoch only.
         seed: of the random numbers that layers draw.
         threads_per_stage: torch's threads while a stage computes.
+        autocast: torch.bfloat16 lets layers and loss compute in it where torch.autocast does;
+            weights, gradients and optimizer state stay as they are.
         count: what the targets of a micro-batch weigh in the batch's loss; None counts records.
         mesh: this process's place among the others.
 
@@ -105,11 +109,20 @@ class Pipeline:
         segment_batches: int | None = None,
         seed: int = 0,
         threads_per_stage: int = 1,
+        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        autocast: torch.dtype | None = None,
         count: Callable[[Any], float] | None = None,
         arguments: Sequence[str] | None = None,
         example: Any = None,
         mesh: Mesh | None = None,
     ) -> None:
+        if autocast not in (None, torch.bfloat16):
+            raise ModelError(
+                "autocast",
+                got=autocast,
+                expected="torch.bfloat16 or None",
+                remedy="float16 needs its gradients scaled, which is not there yet",
+            )
         family = (schedule or strategy.schedules[0]).replace("-", "_")
         sample = make_schedule(family, stages, micro_batches, 2 * stages + 2)
         strategy.require_schedule(family)
@@ -129,6 +142,7 @@ class Pipeline:
         self._segment_batches = segment_batches
         self._seed = seed
         self._threads = threads_per_stage
+        self._autocast = autocast
         self._count = count
         self._mesh = mesh
         self._next_batch = 0
@@ -137,7 +151,7 @@ class Pipeline:
         here = range(stages) if mesh is None else [mesh.stage]
         self.is_first, self.is_last = 0 in here, stages - 1 in here
         self._interpreters = [
-            self._interpreter(k, sample, loss, optimizer, transport)
+            self._interpreter(k, sample, loss, optimizer, scheduler, transport)
             for k, transport in zip(here, _transports(here, mesh), strict=True)
         ]
 
@@ -147,6 +161,7 @@ class Pipeline:
         sample: Schedule,
         loss: Callable[[Any, Any], Tensor],
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+        scheduler: Callable[[Optimizer], LRScheduler] | None,
         transport: Transport,
     ) -> Interpreter:
         stage = Stage(
@@ -154,6 +169,7 @@ class Pipeline:
             device=self._mesh.device if self._mesh else torch.device("cpu"),
             seed=self._seed,
             loss=loss if number == self.num_stages - 1 else None,
+            autocast=self._autocast,
         )
         versions = Versions(
             stage.modules,
@@ -161,6 +177,7 @@ class Pipeline:
             self.strategy,
             is_stale=any(updates for _, updates in staleness(sample, number)),
             looks_ahead=looks_ahead(sample, self.strategy, number),
+            make_scheduler=scheduler,
             num_kept=delay(sample) if isinstance(self.strategy.forward, Delayed) else 0,
         )
         return Interpreter(number, self.num_stages, stage, versions, transport, self.strategy)

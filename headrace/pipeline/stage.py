@@ -1,7 +1,7 @@
 """Forward and backward of one stage; no communication."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple, final
@@ -77,6 +77,8 @@ class Stage:
         device: where they compute; the modules are moved there.
         seed: of the random numbers that layers draw.
         loss: on the last stage, (output, target) -> mean loss of the micro-batch, a scalar.
+        autocast: the dtype that layers and loss compute in where torch.autocast says so; entered
+            anew for each pass, since it remembers the weights that it has cast.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Stage:
         device: torch.device,
         seed: int = 0,
         loss: Callable[[Any, Any], Tensor] | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.device = device
         self.layers = list(layers)
@@ -93,6 +96,7 @@ class Stage:
             layer.module.to(device)
         self._seed = seed
         self._loss = loss
+        self._autocast = autocast
         self._generator = (
             torch.cuda.default_generators[device.index or 0]
             if device.type == "cuda"
@@ -156,7 +160,7 @@ class Stage:
         entered, value = _enter(crossing, self.device)
         output = rows_of(self._run(micro_batch, value), expected.rows)
         targets = _on(expected.targets, self.device)
-        with _named("the loss"):
+        with _named("the loss"), self._cast():
             loss = self._loss(output, targets)
             if not isinstance(loss, Tensor) or loss.ndim:
                 shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
@@ -212,13 +216,19 @@ class Stage:
     def _run(self, micro_batch: int, value: Any) -> Any:
         state = self._generator.get_state()
         try:
-            for name, module in ((layer.name, layer.module) for layer in self.layers):
-                self._generator.manual_seed(layer_seed(self._seed, name, micro_batch))
-                with _named(f"layer {name} ({type(module).__name__})"):
-                    value = module(value)
+            with self._cast():
+                for name, module in ((layer.name, layer.module) for layer in self.layers):
+                    self._generator.manual_seed(layer_seed(self._seed, name, micro_batch))
+                    with _named(f"layer {name} ({type(module).__name__})"):
+                        value = module(value)
         finally:
             self._generator.set_state(state)
         return value
+
+    def _cast(self) -> AbstractContextManager[Any]:
+        if self._autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self._autocast)
 
     def _value(self, crossing: Crossing) -> Any:
         """What the first layer is given, without a graph."""

@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from headrace.errors import StrategyError
 from headrace.pipeline import lookahead
@@ -60,6 +61,7 @@ class Versions:
         is_stale: whether an update can come between a forward pass and its backward pass.
         looks_ahead: whether any pass of this stage looks ahead.
         num_kept: versions before the newest that a forward pass may still ask for.
+        make_scheduler: from the optimizer to a learning rate scheduler, stepped after each update.
 
     Raises:
         StrategyError: the optimizer's steps call the model, or it steps parameters of others.
@@ -74,6 +76,7 @@ class Versions:
         is_stale: bool,
         looks_ahead: bool,
         num_kept: int = 0,
+        make_scheduler: Callable[[Optimizer], LRScheduler] | None = None,
     ) -> None:
         found = {
             p: f"{type(module).__name__}.{name}"
@@ -82,6 +85,9 @@ class Versions:
             if p.requires_grad
         }
         self.optimizer = make_optimizer(tuple(found)) if found else None
+        self._scheduler = (
+            make_scheduler(self.optimizer) if make_scheduler and self.optimizer else None
+        )
         self.parameters = _stepped_by(self.optimizer, found)
         """The trained parameters, in the order of the optimizer's groups."""
         self.applied = 0
@@ -308,6 +314,8 @@ class Versions:
             parameter.grad = gradient
         if self.optimizer:
             self.optimizer.step()
+        if self._scheduler:
+            self._scheduler.step()
         for parameter in self.parameters:
             parameter.grad = None
         if self._records_updates and before is not None and is_step:

@@ -52,6 +52,8 @@ class Run:
         targets: the field that the loss takes; may be the same field.
         loss: (output, targets) -> scalar tensor, the mean over the records of a micro-batch.
         optimizer: (parameters) -> optimizer; called for each stage on the parameters of the stage.
+        scheduler: (optimizer) -> torch learning rate scheduler, stepped after each batch; called
+            for each stage.
         batch_size: records of one update.
         micro_batches: pieces of a batch that travel through the pipeline, m.
         stages: processes that the model is split over, n.
@@ -64,6 +66,7 @@ class Run:
         drop_last: leave out the last batch of an epoch where it is not full.
         segment_batches: drain after every so many batches, and at the end of each epoch anyway.
         threads_per_stage: computing threads of a stage; another number may give other last bits.
+        autocast: torch.bfloat16 lets layers and loss compute in it where torch.autocast does.
         cuts: the first layer of each stage but the first; None measures the layers and decides.
         count: (targets) -> weight of a micro-batch in the loss of its batch; None counts records.
         transform: (value) or (value, generator) -> array, tensor or number: what the first layer
@@ -91,6 +94,9 @@ class Run:
     batch_size: int
     micro_batches: int
     stages: int = 2
+    scheduler: "Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None" = (
+        None
+    )
     strategy: Strategy = FORECAST
     schedule: str | None = None
     epochs: int = 1
@@ -99,6 +105,7 @@ class Run:
     drop_last: bool = False
     segment_batches: int | None = None
     threads_per_stage: int = 1
+    autocast: "torch.dtype | None" = None
     cuts: tuple[int, ...] | None = None
     count: "Callable[[torch.Tensor], float] | None" = None
     transform: "Callable[..., Any] | None" = None
@@ -135,7 +142,14 @@ def _wrong_types(run: Run) -> list[str]:
     for name in ("model", "data", "loss", "optimizer"):
         if not callable(getattr(run, name)):
             problems.append(f"{name}: got {getattr(run, name)!r}, expected a callable")
-    for name in ("count", "evaluation", "transform", "target_transform", "evaluation_transform"):
+    for name in (
+        "scheduler",
+        "count",
+        "evaluation",
+        "transform",
+        "target_transform",
+        "evaluation_transform",
+    ):
         if getattr(run, name) is not None and not callable(getattr(run, name)):
             problems.append(f"{name}: got {getattr(run, name)!r}, expected a callable or None")
     for name in ("inputs", "targets"):
@@ -242,6 +256,7 @@ def identity(run: Run, records: "Records", recipe: Path | None = None) -> dict[s
         else describe(run.target_transform),
         "damaged": run.damaged,
         "optimizer": describe(run.optimizer),
+        "scheduler": None if run.scheduler is None else describe(run.scheduler),
         "data": {"records": len(records), "fingerprint": records.fingerprint},
         "inputs": run.inputs,
         "targets": run.targets,
@@ -255,6 +270,7 @@ def identity(run: Run, records: "Records", recipe: Path | None = None) -> dict[s
         "schedule": run.schedule_name,
         "segment_batches": run.segment_batches,
         "stages": run.stages,
+        "autocast": None if run.autocast is None else str(run.autocast),
         "cuts": None if run.cuts is None else list(run.cuts),
         "threads_per_stage": run.threads_per_stage,
     }

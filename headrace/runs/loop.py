@@ -105,6 +105,8 @@ def _pipeline(run: Run, prepared: Prepared, placement: Placement, mesh: Mesh | N
         prepared.layers,
         run.loss,
         run.optimizer,
+        scheduler=run.scheduler,
+        autocast=run.autocast,
         stages=run.stages,
         micro_batches=run.micro_batches,
         strategy=run.strategy,

@@ -6,8 +6,8 @@ import headrace
 
 NAMES = """
     Batch BlockOrder BucketOrder BufferOrder DOUBLE_BUFFER FLUSH FORECAST FORECAST_LEAN Format
-    HeadraceError Loader PREDICT Padding PageOrder Pipeline RandomOrder Records Run SPECTRAIN STALE
-    STASH SequentialOrder Strategy WeightedOrder __version__ mix open train
+    HeadraceError Loader Mesh PREDICT Padding PageOrder Pipeline RandomOrder Records Run
+    SPECTRAIN STALE STASH SequentialOrder Strategy WeightedOrder __version__ mix open train
 """.split()
 
 

@@ -13,9 +13,10 @@ import torch
 
 
 class Stage:
-    def __init__(self, weight, bias, make_optimizer):
+    def __init__(self, weight, bias, make_optimizer, make_scheduler):
         self.w = [torch.nn.Parameter(weight.clone()), torch.nn.Parameter(bias.clone())]
         self.optimizer = make_optimizer(self.w)
+        self.scheduler = make_scheduler(self.optimizer) if make_scheduler else None
         self.history = [[p.detach().clone() for p in self.w]]  # version -> weights
         self.states = [copy.deepcopy(self.optimizer.state_dict())]  # version -> optimizer state
         self.gradients = {}  # q -> weighted gradients
@@ -30,6 +31,8 @@ class Stage:
                 p.grad = g.clone()
             self.optimizer.step()
             self.steps.append(len(self.history))
+        if self.scheduler:
+            self.scheduler.step()
         self.history.append([p.detach().clone() for p in self.w])
         self.states.append(copy.deepcopy(self.optimizer.state_dict()))
 
@@ -57,13 +60,13 @@ class Stage:
         return [p.detach() for p in w]
 
 
-def train(strategy, weights, batches, counts, make_optimizer, head_start=1):
+def train(strategy, weights, batches, counts, make_optimizer, head_start=1, make_scheduler=None):
     """Returns (losses of the batches, final weights of the stages).
 
     weights: [(W, b)] a stage; batches: [[(x, target)] a micro-batch] with their numbers in counts.
     """
     n = len(weights)
-    stages = [Stage(w, b, make_optimizer) for w, b in weights]
+    stages = [Stage(w, b, make_optimizer, make_scheduler) for w, b in weights]
     ends = [sum(counts[: t + 1]) for t in range(len(counts))]  # flat number after a batch's last
 
     def applied(num_backwards):

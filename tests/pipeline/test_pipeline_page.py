@@ -1,13 +1,18 @@
-"""The page on the pipeline: its code runs."""
+"""The pages on the pipeline: their code runs."""
 
 import re
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_runs(capsys):
-    """A residual model with two inputs, in three stages."""
-    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(code, "pipeline.md", "exec"), {"__name__": "page"})
-    assert float(capsys.readouterr().out.split()[0]) > 0
+@pytest.mark.parametrize("name", ["pipeline.md", "migrating.md"])
+def test_the_page_runs(name, capsys):
+    """Block after block; what they print are losses."""
+    shared = {"__name__": "page"}
+    for code in re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL):
+        exec(compile(code, name, "exec"), shared)
+    printed = re.findall(r"\d+\.\d+", capsys.readouterr().out)
+    assert printed and all(float(number) > 0 for number in printed)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from headrace.errors import ModelError
 from headrace.pipeline.pipeline import Batch, Pipeline
 from headrace.pipeline.stage import layer_seed
 from headrace.pipeline.strategy import (
@@ -114,6 +115,41 @@ def test_equals_the_delayed_gradient_oracle(strategy, schedule, stages, micro_ba
         torch.testing.assert_close(block[0].bias.detach(), b, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw", "radam"])
+@pytest.mark.parametrize("strategy", [FORECAST, STASH, FORECAST_LEAN], ids=lambda s: s.name)
+def test_a_learning_rate_scheduler_steps_after_each_batch(strategy, optimizer):
+    """Warm-up and decay as the optimizer's own scheduler gives them, look-ahead included: what is
+    forecast is the step at the rate that it will be made with."""
+    batches = made_batches([8] * 9)
+    model = tanh_chain(3)
+    weights = [(block[0].weight.detach(), block[0].bias.detach()) for block in model]
+    parts = [list(zip(x.split(2), y.split(2), strict=True)) for x, y in batches]
+
+    def one_cycle(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda t: min(1.0, 0.2 + t / 4) / (1 + t)
+        )
+
+    losses, expected = delayed.train(
+        strategy.name, weights, parts, [4] * 9, OPTIMIZERS[optimizer], make_scheduler=one_cycle
+    )
+    pipeline = Pipeline(
+        model,
+        squared_error,
+        OPTIMIZERS[optimizer],
+        stages=3,
+        micro_batches=4,
+        strategy=strategy,
+        scheduler=one_cycle,
+        cuts=[2, 4],
+    )
+
+    assert trained(pipeline, batches) == pytest.approx(losses, rel=1e-9)
+    for block, (w, b) in zip(model, expected, strict=True):
+        torch.testing.assert_close(block[0].weight.detach(), w, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(block[0].bias.detach(), b, rtol=1e-9, atol=1e-12)
+
+
 def mixed_model():
     """Layers that draw random numbers, keep buffers, change in place; nested."""
     torch.manual_seed(11)
@@ -184,6 +220,68 @@ def test_flush_equals_the_plain_model_bit_for_bit(stages, schedule):
     assert actual == pytest.approx(expected, rel=1e-6)  # losses are added in another way
     for name, tensor in plain.model.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_bfloat16_by_autocast_equals_the_plain_model(stages):
+    """autocast around forward pass and loss: the plain model's weights, in float32, bit for bit;
+    through asynchronous pinned strategies and evaluation too."""
+    batches = [(x.float(), y.float()) for x, y in made_batches([8] * 12)]
+    optimizer = OPTIMIZERS["adamw"]
+
+    class Cast(Plain):
+        def train(self, batches):
+            for t, (x, y) in enumerate(batches):
+                self.optimizer.zero_grad()
+                for j, (h, target) in enumerate(zip(x.split(4), y.split(4), strict=True)):
+                    with torch.autocast("cpu", dtype=torch.bfloat16):
+                        for name, layer in self.layers:
+                            torch.manual_seed(layer_seed(self.seed, name, t * self.m + j))
+                            h = layer(h)
+                        loss = nn.functional.mse_loss(h, target) * (len(target) / len(x))
+                    loss.backward()
+                self.optimizer.step()
+
+    torch.set_num_threads(1)
+    plain = Cast(mixed_model(), optimizer, seed=9, micro_batches=2)
+    plain.train(batches)
+    seen = []
+
+    def loss(output, target):
+        seen.append(output.dtype)
+        return nn.functional.mse_loss(output, target)
+
+    for strategy in (FLUSH, FORECAST):
+        model = mixed_model()
+        pipeline = Pipeline(
+            model,
+            loss,
+            optimizer,
+            stages=stages,
+            micro_batches=2,
+            strategy=strategy,
+            segment_batches=1,  # so that nothing is late
+            autocast=torch.bfloat16,
+            seed=9,
+        )
+        pipeline.train(batches)
+        for name, tensor in plain.model.state_dict().items():
+            assert torch.equal(model.state_dict()[name], tensor), name
+    pipeline.evaluate(batches, {"dtype": lambda output, target: seen.append(output.dtype) or 0})
+    assert set(seen) == {torch.bfloat16}
+
+
+def test_autocast_to_what_would_need_scaled_gradients_is_refused():
+    """Float16 underflows without a scaler."""
+    with pytest.raises(ModelError, match=r"autocast: got torch.float16, expected torch.bfloat16"):
+        Pipeline(
+            tanh_chain(2),
+            squared_error,
+            OPTIMIZERS["sgd"],
+            stages=2,
+            micro_batches=2,
+            autocast=torch.float16,
+        )
 
 
 def test_flush_steps_with_the_plain_models_gradients():
