@@ -108,6 +108,7 @@ class Versions:
             and self.optimizer is not None
             and not lookahead.keeps_last_update(self.optimizer)
         )
+        self._keeps_no_gradient = self.optimizer is None or lookahead.can_forecast(self.optimizer)
         self._live = self._alias()
         self._readable: dict[Key, tuple[Tensor, ...]] = {}  # beside the newest
         self._spares = Spares(self.parameters)
@@ -320,11 +321,13 @@ class Versions:
             parameter.grad = None
         if self._records_updates and before is not None and is_step:
             self._last_updates = [p.data - b for p, b in zip(self.parameters, before, strict=True)]
+        if not self._keeps_no_gradient:
+            self._sums = None
         if self._forecasts and is_step:
             self._previous = self._gradients
             self._sums, self._previous_sums = self._previous_sums, self._sums
-        if self._sums and self.optimizer and lookahead.can_forecast(self.optimizer):
-            self._spares.give(self._sums)  # another optimizer might keep them
+        if self._sums:
+            self._spares.give(self._sums)
         self._gradients, self._sums = [None] * len(self.parameters), None
         self._share = 0.0
         self.applied += 1

@@ -57,8 +57,9 @@ def test_a_recipe_that_raises(folder):
 def test_an_unknown_strategy(folder):
     """All that there are, and the one that may have been meant."""
     assert message_of(folder, "--strategy", "forcast") == (
-        "unknown strategy: got forcast, expected one of FLUSH, STASH, PREDICT, SPECTRAIN, "
-        "FORECAST, or package.module:NAME; in --strategy; did you mean FORECAST?"
+        "unknown strategy: got forcast, expected one of FLUSH, STALE, STASH, DOUBLE_BUFFER, "
+        "PREDICT, SPECTRAIN, FORECAST, FORECAST_LEAN, or package.module:NAME; in --strategy; "
+        "did you mean FORECAST?"
     )
 
 

@@ -111,7 +111,10 @@ def one_rank(rank, num_ranks):
     return results
 
 
-@pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("num_stages", [1, *(pytest.param(n, marks=SLOW) for n in (2, 3)), 4])
 def test_distributed_equals_the_simulator_bit_for_bit(num_stages):
     """Every strategy, schedule and number of stages: losses, metrics, weights, buffers."""
     simulated = train_all(num_stages, None)

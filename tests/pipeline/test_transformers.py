@@ -200,9 +200,7 @@ def plain():
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    "num_stages", [pytest.param(1, marks=SLOW), 2, pytest.param(3, marks=SLOW), 4]
-)
+@pytest.mark.parametrize("num_stages", [*(pytest.param(n, marks=SLOW) for n in (1, 2, 4)), 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_flushed_pipeline_is_the_plain_model(name, num_stages, plain):
     """Losses and all of the state, bit by bit; batches of other sizes than the example's."""
@@ -248,6 +246,7 @@ def trained_by(rank, num_ranks, name):
     return losses
 
 
+@SLOW
 def test_processes_do_what_one_process_does():
     """The mask and sizes cross the cuts; weights are predicted."""
     pipeline = pipeline_of(made("GPT-2"), "GPT-2", 2, FORECAST)

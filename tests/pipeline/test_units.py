@@ -324,7 +324,16 @@ def trained_by(rank, num_ranks, name):
     return losses
 
 
-@pytest.mark.parametrize("name", ["dense", "attention, by name", "recurrent", "in place"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dense",
+        *(pytest.param(n, marks=SLOW) for n in ("attention, by name", "recurrent", "in place")),
+    ],
+)
 def test_processes_do_what_one_process_does(name):
     """Whatever crosses the cuts: the same bits, with predicted weights too."""
     model, inputs, arguments = made(name)

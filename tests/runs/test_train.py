@@ -314,6 +314,7 @@ def model():
 """
 
 
+@pytest.mark.slow
 def test_an_ordinary_module(tmp_path):
     """Two processes train what one does; the plain model takes the weights."""
     write_records(tmp_path)
