@@ -143,6 +143,7 @@ def test_terminated(folder):
     assert (ended.status, ended.err) == (1, "error: stopped by signal SIGTERM\n")
 
 
+@pytest.mark.slow
 def test_a_process_under_torchrun_that_raises(folder):
     """torch's launcher has its own words; ours come once, and as the root cause in its summary."""
     write(folder, call=10)

@@ -133,6 +133,7 @@ def test_two_processes_leave_out_the_same_records(folder):
         assert {int(line.partition(", record ")[2].split(",")[0]) for line in said} == numbers
 
 
+@pytest.mark.slow
 def test_processes_and_the_simulator_train_alike(folder):
     """Bit for bit, in losses and weights."""
     for name, options in (("two", ()), ("one", ("--simulate",))):
