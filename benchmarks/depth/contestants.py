@@ -18,7 +18,7 @@ from headrace.pipeline.mesh import Mesh
 from headrace.pipeline.pipeline import Batch, Pipeline
 from headrace.pipeline.strategy import FORECAST
 
-__all__ = ["Contestant", "Headrace", "Sleep", "Torch", "TorchInterleaved"]
+__all__ = ["Contestant", "Headrace", "Sleep", "Torch"]
 
 WIDTH = 256  # float32 values of a record that cross each cut
 
@@ -113,59 +113,39 @@ class Headrace:
 
 
 class Torch:
-    """Schedule1F1B or ScheduleGPipe of torch.distributed.pipelining."""
-
-    kinds = {"1F1B": Schedule1F1B, "GPipe": ScheduleGPipe}
+    """A schedule of torch.distributed.pipelining; interleaved, two layers of half the time each."""
 
     def __init__(self, mesh: Mesh, seconds: float, parts: int, kind: str) -> None:
         self.name = f"torch {kind}"
         self._inputs, self._targets = data(parts)
         self._is_first, self._is_last = mesh.stage == 0, mesh.stage == mesh.num_stages - 1
-        layer = Sleep(seconds)
-        self._optimizer = optimizer(layer.parameters())
-        stage = PipelineStage(layer, mesh.stage, mesh.num_stages, mesh.device)
-        self._schedule = self.kinds[kind](stage, parts, loss_fn=nn.functional.mse_loss)
-
-    def run(self, num_batches: int) -> list[float]:
-        return _stepped(self, num_batches)
-
-    def close(self) -> None:
-        pass
-
-
-class TorchInterleaved:
-    """ScheduleInterleaved1F1B: two layers of half the time in each process."""
-
-    def __init__(self, mesh: Mesh, seconds: float, parts: int) -> None:
-        self.name = "torch interleaved 1F1B"
-        self._inputs, self._targets = data(parts)
-        self._is_first, self._is_last = mesh.stage == 0, mesh.stage == mesh.num_stages - 1
-        own = [Sleep(seconds / 2), Sleep(seconds / 2)]
-        self._optimizer = optimizer(p for layer in own for p in layer.parameters())
+        num_layers = 2 if kind == "interleaved 1F1B" else 1
+        own = nn.ModuleList(Sleep(seconds / num_layers) for _ in range(num_layers))
+        self._optimizer = optimizer(own.parameters())
+        places = [mesh.stage + turn * mesh.num_stages for turn in range(num_layers)]
         stages = [
-            PipelineStage(
-                layer, mesh.stage + place * mesh.num_stages, 2 * mesh.num_stages, mesh.device
-            )
-            for place, layer in enumerate(own)
+            PipelineStage(layer, place, num_layers * mesh.num_stages, mesh.device)
+            for layer, place in zip(own, places, strict=True)
         ]
-        self._schedule = ScheduleInterleaved1F1B(stages, parts, loss_fn=nn.functional.mse_loss)
+        loss = nn.functional.mse_loss
+        self._schedule: Any
+        if kind == "interleaved 1F1B":
+            self._schedule = ScheduleInterleaved1F1B(stages, parts, loss_fn=loss)
+        else:
+            make = {"1F1B": Schedule1F1B, "GPipe": ScheduleGPipe}[kind]
+            self._schedule = make(stages[0], parts, loss_fn=loss)
 
     def run(self, num_batches: int) -> list[float]:
-        return _stepped(self, num_batches)
+        stamps = []
+        for _ in range(num_batches):
+            self._optimizer.zero_grad()
+            given = (self._inputs,) if self._is_first else ()
+            wanted = {"target": self._targets, "losses": []} if self._is_last else {}
+            self._schedule.step(*given, **wanted, return_outputs=False)
+            self._optimizer.step()
+            if self._is_last:
+                stamps.append(time.perf_counter())
+        return stamps
 
     def close(self) -> None:
         pass
-
-
-def _stepped(contestant: Any, num_batches: int) -> list[float]:
-    """torch's loop."""
-    stamps = []
-    for _ in range(num_batches):
-        contestant._optimizer.zero_grad()
-        given = (contestant._inputs,) if contestant._is_first else ()
-        wanted = {"target": contestant._targets, "losses": []} if contestant._is_last else {}
-        contestant._schedule.step(*given, **wanted, return_outputs=False)
-        contestant._optimizer.step()
-        if contestant._is_last:
-            stamps.append(time.perf_counter())
-    return stamps

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from contestants import Contestant, Headrace, Torch, TorchInterleaved
+from contestants import Contestant, Headrace, Torch
 
 from headrace.pipeline.mesh import Mesh
 
@@ -115,7 +115,7 @@ def contestants_of(mesh: Mesh, parts: int, *, is_whole: bool) -> list[Contestant
     found: list[Contestant] = [Headrace(mesh, FORWARD_S, parts, name) for name in SCHEDULES]
     found.append(Torch(mesh, FORWARD_S, parts, "1F1B"))
     if is_whole:
-        found += [Torch(mesh, FORWARD_S, parts, "GPipe"), TorchInterleaved(mesh, FORWARD_S, parts)]
+        found += [Torch(mesh, FORWARD_S, parts, kind) for kind in ("GPipe", "interleaved 1F1B")]
     return found
 
 

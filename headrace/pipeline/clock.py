@@ -15,6 +15,7 @@ from headrace.pipeline.strategy import (
     Pinned,
     Strategy,
     outlives,
+    serves_a_batch,
     weights_key,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "looks_ahead",
     "memory",
     "micro_batches_in_flight",
+    "num_kept",
     "span",
     "staleness",
     "steps_ahead",
@@ -192,7 +194,7 @@ def _weights_alive(schedule: Schedule, strategy: Strategy, stage: int) -> Iterat
     forward, backward = strategy.forward, strategy.backward
     forward_steps = steps_ahead(schedule, forward, stage, Kind.FORWARD)
     backward_steps = steps_ahead(schedule, backward, stage, Kind.BACKWARD)
-    num_kept = delay(schedule) if isinstance(forward, Delayed) else 0
+    kept = num_kept(schedule, strategy)
     version = 0
     pins: dict[int, Key] = {}
     ahead: set[Key] = set()  # what may be read again: forecasts, or the last look-ahead
@@ -215,13 +217,18 @@ def _weights_alive(schedule: Schedule, strategy: Strategy, stage: int) -> Iterat
             ahead = {key for key in ahead if outlives(key, action.number)}
         for key in read:
             if key[0] != "version" and key not in ahead:
-                ahead = {key, *(other for other in ahead if other[0] == "forecast")}
-        yield len({*_readable(version, num_kept), *pins.values(), *ahead})
+                ahead = {key, *filter(serves_a_batch, ahead)}
+        yield len({*_readable(version, kept), *pins.values(), *ahead})
 
 
-def _readable(version: int, num_kept: int) -> set[Key]:
+def num_kept(schedule: Schedule, strategy: Strategy) -> int:
+    """How many versions before the newest a stage keeps, since a forward pass may ask for them."""
+    return delay(schedule) if isinstance(strategy.forward, Delayed) else 0
+
+
+def _readable(version: int, kept: int) -> set[Key]:
     """The newest version, and so many before it as far as there are any."""
-    return {("version", v) for v in range(max(0, version - num_kept), version + 1)}
+    return {("version", v) for v in range(max(0, version - kept), version + 1)}
 
 
 def live_versions(schedule: Schedule, strategy: Strategy, stage: int) -> int:

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from headrace.errors import ModelError, ScheduleError
 from headrace.pipeline.batches import Arriving, Batch
-from headrace.pipeline.clock import delay, looks_ahead, staleness
+from headrace.pipeline.clock import looks_ahead, num_kept, staleness
 from headrace.pipeline.graph import Layer, layers, require_untied
 from headrace.pipeline.mesh import Mesh
 from headrace.pipeline.partition import partition, require_cuts
@@ -28,7 +28,7 @@ from headrace.pipeline.schedule import (
 )
 from headrace.pipeline.simulator import run_all_stages
 from headrace.pipeline.stage import Crossing, Stage
-from headrace.pipeline.strategy import FORECAST, Delayed, Strategy
+from headrace.pipeline.strategy import FORECAST, Strategy
 from headrace.pipeline.transport import Distributed, InProcess, Transport
 from headrace.pipeline.turns import Turns
 from headrace.pipeline.versions import Versions
@@ -178,7 +178,7 @@ class Pipeline:
             is_stale=any(updates for _, updates in staleness(sample, number)),
             looks_ahead=looks_ahead(sample, self.strategy, number),
             make_scheduler=scheduler,
-            num_kept=delay(sample) if isinstance(self.strategy.forward, Delayed) else 0,
+            num_kept=num_kept(sample, self.strategy),
         )
         return Interpreter(number, self.num_stages, stage, versions, transport, self.strategy)
 

@@ -25,6 +25,7 @@ __all__ = [
     "Pinned",
     "Strategy",
     "outlives",
+    "serves_a_batch",
     "weights_key",
 ]
 
@@ -224,9 +225,14 @@ def weights_key(
     return "ahead", version, steps
 
 
+def serves_a_batch(key: Key) -> bool:
+    """Whether it is one look-ahead for a whole batch; others are kept until the next is made."""
+    return bool(key[0] == "forecast")
+
+
 def outlives(key: Key, batch: int) -> bool:
     """Whether forward passes after the update of a batch may still read a look-ahead.
 
     Only the forecast for a later batch than the next: that one's passes now read the newest.
     """
-    return bool(key[0] == "forecast" and key[1] > batch + 1)
+    return serves_a_batch(key) and bool(key[1] > batch + 1)

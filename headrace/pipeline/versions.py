@@ -22,6 +22,7 @@ from headrace.pipeline.strategy import (
     Latest,
     Strategy,
     outlives,
+    serves_a_batch,
     weights_key,
 )
 
@@ -177,7 +178,7 @@ class Versions:
             return Weights(key, self._live)
         if key not in self._readable:
             assert isinstance(read, Latest), "a delayed read finds what was kept"
-            self._forget(lambda other: other[0] in ("ahead", "one pass"))  # the last one is enough
+            self._forget(lambda other: other[0] != "version" and not serves_a_batch(other))
             if read.assuming is Assumption.GIVEN_GRADIENT:
                 ahead = self._forecast(steps, self._spares.take())
             else:
